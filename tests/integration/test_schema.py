@@ -1,5 +1,6 @@
 """The schema, held against a real SpiceDB: every assertion of every validation file is a test."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ import grpc
 import pytest
 from authzed.api.v1 import (
     CheckPermissionRequest,
+    CheckPermissionResponse,
     Consistency,
     ReadRelationshipsRequest,
     ReadSchemaRequest,
@@ -68,17 +70,32 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 def test_spicedb_agrees_with_the_validation_files(
     world: Callable[[str], SyncClient], file: str, assertion: Assertion
 ) -> None:
-    answer = world(file).CheckPermission(
-        CheckPermissionRequest(
-            consistency=FULL,
-            resource=assertion.check.resource,
-            permission=assertion.check.relation,
-            subject=assertion.check.subject,
-            context=assertion.context,
-        )
-    )
+    assert _answer(world(file), assertion) == assertion.permissionship
 
-    assert answer.permissionship == assertion.permissionship
+
+@pytest.mark.parametrize(
+    ("permission", "without"),
+    [
+        (permission, term)
+        for permission in re.findall(r"permission (?:.+ \+ .+)", SCHEMA.read_text())
+        for term in permission.partition(" = ")[2].split(" + ")
+    ],
+)
+def test_each_way_to_a_permission_is_proven(
+    world: Callable[[str], SyncClient], permission: str, without: str
+) -> None:
+    """Take one term out of a permission: some assertion must notice."""
+    name, _, terms = permission.partition(" = ")
+    rest = " + ".join(term for term in terms.split(" + ") if term != without)
+    weaker = SCHEMA.read_text().replace(permission, f"{name} = {rest}")
+    noticed = []
+    for file, content in FILES.items():
+        client = world(file)
+        client.WriteSchema(WriteSchemaRequest(schema=weaker))
+        noticed += [a for a in content.assertions if _answer(client, a) != a.permissionship]
+        client.WriteSchema(WriteSchemaRequest(schema=content.schema))
+
+    assert noticed
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -254,6 +271,20 @@ def test_a_wrong_key_is_refused(tmp_path: Path, *, tls: bool) -> None:
 
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert empty.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def _answer(
+    client: SyncClient, assertion: Assertion
+) -> "CheckPermissionResponse.Permissionship.ValueType":
+    return client.CheckPermission(
+        CheckPermissionRequest(
+            consistency=FULL,
+            resource=assertion.check.resource,
+            permission=assertion.check.relation,
+            subject=assertion.check.subject,
+            context=assertion.context,
+        )
+    ).permissionship
 
 
 def _touch(client: SyncClient, relationships: Sequence[Relationship]) -> None:
