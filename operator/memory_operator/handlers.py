@@ -1,0 +1,51 @@
+"""Edge: kopf. It delivers what the watch sees; all that follows is the reconcile loop's.
+
+Event handlers only, no change handlers: kopf then writes nothing to our objects (no annotations, no
+finalizer of its own), and a state is reconciled for what it is and not for how it came about.
+"""
+
+from typing import Any
+
+import kopf
+
+from memory_operator.api import Kind
+from memory_operator.drift import WatchMonitor
+from memory_operator.metrics import WATCH_LAST_EVENT
+from memory_operator.names import FINALIZER, GROUP, VERSION
+from memory_operator.reconcile import Reconciler
+
+
+class Memo(kopf.Memo):
+    """What handlers share, typed."""
+
+    reconciler: Reconciler
+    monitor: WatchMonitor
+
+
+def registry() -> kopf.OperatorRegistry:
+    """Register the one handler for each kind."""
+    handlers = kopf.OperatorRegistry()
+    for kind in Kind:
+        kopf.on.event(GROUP, VERSION, kind.plural, registry=handlers)(seen)
+    return handlers
+
+
+async def seen(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
+    """Pass on what the watch brought."""
+    body: dict[str, Any] = dict(event["object"])
+    kind = Kind(body["kind"])
+    WATCH_LAST_EVENT.labels(kind.value).set_to_current_time()
+    memo.monitor.delivered(kind, body["metadata"]["resourceVersion"])
+    memo.reconciler.observe(body, gone=event["type"] == "DELETED")
+
+
+def settings() -> kopf.OperatorSettings:
+    """Configure kopf for a watch and nothing else."""
+    options = kopf.OperatorSettings()
+    options.persistence.finalizer = FINALIZER
+    options.posting.enabled = False
+    options.scanning.disabled = True  # needs no right to list CRDs and namespaces
+    options.watching.chunk_size = 500
+    options.networking.request_timeout = 30
+    options.process.ultimate_exiting_timeout = 20
+    return options

@@ -1,0 +1,89 @@
+"""Keys of resources that wait to be reconciled: each at most once, at the earliest time asked for.
+
+Level-triggered: a key says that something about a resource may have changed, never what. While a key
+is worked on, it is not handed out again; asked for meanwhile, it comes back right after. Times are
+those of the wall clock, since most waits end at a grant's `validFrom` or `validTo`.
+"""
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable
+
+from memory_operator.api import ObjectKey
+
+_LONGEST_SLEEP = 30.0  # seconds; a clock that is set while we sleep is noticed after this time
+
+
+class WorkQueue:
+    """Keys with due times (seconds since the epoch)."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._due: dict[ObjectKey, float] = {}
+        self._heap: list[tuple[float, int, ObjectKey]] = []
+        self._sequence = 0
+        self._busy: set[ObjectKey] = set()
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many keys are due now."""
+        now = self._clock()
+        return sum(due <= now for due in self._due.values())
+
+    def add(self, key: ObjectKey, at: float = 0) -> None:
+        """Ask for a key at a time; an earlier request stands."""
+        if self._due.get(key, float("inf")) <= at:
+            return
+        self._due[key] = at
+        self._sequence += 1
+        heapq.heappush(self._heap, (at, self._sequence, key))
+        self._changed.set()
+
+    def drop(self, key: ObjectKey) -> None:
+        """Withdraw all requests for a key."""
+        self._due.pop(key, None)
+
+    async def take(self, limit: int) -> list[ObjectKey]:
+        """Wait until keys are due; hand out up to `limit` of them, oldest first."""
+        while True:
+            taken, wait = self._pop_due(limit)
+            if taken:
+                self._busy.update(taken)
+                return taken
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), wait)
+            except TimeoutError:
+                continue
+
+    def done(self, key: ObjectKey, again_at: float | None = None) -> None:
+        """Give a key back, and ask for it again at a time if need be."""
+        self._busy.discard(key)
+        if again_at is not None:
+            self.add(key, again_at)
+        if key in self._due:
+            self._changed.set()
+
+    def _pop_due(self, limit: int) -> tuple[list[ObjectKey], float]:
+        now = self._clock()
+        taken: list[ObjectKey] = []
+        postponed = []
+        wait = _LONGEST_SLEEP
+        while self._heap and len(taken) < limit:
+            due, sequence, key = self._heap[0]
+            if self._due.get(key) != due:
+                heapq.heappop(self._heap)  # an earlier request has replaced this one
+            elif due > now:
+                wait = min(wait, due - now)
+                break
+            else:
+                heapq.heappop(self._heap)
+                if key in self._busy:
+                    postponed.append((due, sequence, key))
+                else:
+                    del self._due[key]
+                    taken.append(key)
+        for entry in postponed:
+            heapq.heappush(self._heap, entry)
+        return taken, wait
