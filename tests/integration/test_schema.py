@@ -14,6 +14,7 @@ from authzed.api.v1 import (
     CheckPermissionRequest,
     CheckPermissionResponse,
     Consistency,
+    DiffSchemaRequest,
     ReadRelationshipsRequest,
     ReadSchemaRequest,
     Relationship,
@@ -23,7 +24,6 @@ from authzed.api.v1 import (
     WriteRelationshipsRequest,
     WriteSchemaRequest,
 )
-from authzed.api.v1.schema_service_pb2 import DiffSchemaRequest
 from tests.support.spicedb import SpiceDB
 from tests.support.validation import Assertion, load, parse_relationship
 
@@ -313,6 +313,5 @@ def _read(client: SyncClient, resource_id: str) -> list[Relationship]:
 
 
 def _differences(client: SyncClient, schema: str) -> list[str]:
-    request = DiffSchemaRequest(comparison_schema=schema, consistency=FULL)
-    answer = client.DiffSchema(request)  # type: ignore[attr-defined]  # not in authzed's stubs
+    answer = client.DiffSchema(DiffSchemaRequest(comparison_schema=schema, consistency=FULL))
     return [str(difference.WhichOneof("diff")) for difference in answer.diffs]
