@@ -11,7 +11,7 @@ import kopf
 from memory_operator.api import Kind
 from memory_operator.drift import WatchMonitor
 from memory_operator.metrics import WATCH_LAST_EVENT
-from memory_operator.names import FINALIZER, GROUP, VERSION
+from memory_operator.names import GROUP, VERSION
 from memory_operator.reconcile import Reconciler
 
 
@@ -23,11 +23,18 @@ class Memo(kopf.Memo):
 
 
 def registry() -> kopf.OperatorRegistry:
-    """Register the one handler for each kind."""
+    """Register the one handler for each kind, and how to log in."""
     handlers = kopf.OperatorRegistry()
+    kopf.on.login(registry=handlers)(login)
     for kind in Kind:
         kopf.on.event(GROUP, VERSION, kind.plural, registry=handlers)(seen)
     return handlers
+
+
+async def login(**options: Any) -> kopf.ConnectionInfo | None:
+    """Log in as the pod's ServiceAccount, or as the kubeconfig says outside of a pod."""
+    # kopf's default would load the whole synchronous client for this.
+    return kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
 
 
 async def seen(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
@@ -40,9 +47,12 @@ async def seen(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
 
 
 def settings() -> kopf.OperatorSettings:
-    """Configure kopf for a watch and nothing else."""
+    """Configure kopf for a watch and nothing else.
+
+    Its finalizer keeps another name than ours: kopf takes its own away from every object that no
+    handler of its own needs it for.
+    """
     options = kopf.OperatorSettings()
-    options.persistence.finalizer = FINALIZER
     options.posting.enabled = False
     options.scanning.disabled = True  # needs no right to list CRDs and namespaces
     options.watching.chunk_size = 500

@@ -203,13 +203,12 @@ class SpiceDB:
             timeout=_DEADLINE,
         )
         try:
-            headers = await call.initial_metadata()
             await call
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.NOT_FOUND:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:  # no schema yet: told all the same
                 raise _translate(error) from error
-            headers = error.initial_metadata() or ()
-        return next((str(v) for k, v in headers if k == "io.spicedb.debug.version"), "")
+        metadata = await call.trailing_metadata()
+        return next((str(v) for k, v in metadata if k == "io.spicedb.debug.version"), "")
 
     async def _read_all(self, filter_: Filter, at_least: str) -> frozenset[Relationship]:
         request = _read_request(filter_, at_least)

@@ -114,6 +114,7 @@ class SpiceDB:
                 self._run("datastore", "migrate", "head", *datastore)
         serve = [
             *("serve", "--telemetry-endpoint=", "--metrics-enabled=false", "--log-format=json"),
+            "--skip-release-check",
             *(f"--grpc-addr={self.endpoint}", "--grpc-shutdown-grace-period=1s"),
             *datastore,
             *self._flags,
@@ -291,101 +292,6 @@ def _wait_for(process: subprocess.Popen[bytes], answers: Callable[[], bool], log
             raise RuntimeError(f"the server ended at once: {log.read_text()[-2000:]}")
         if time.monotonic() > deadline:
             raise TimeoutError(f"the server does not answer: {log.read_text()[-2000:]}")
-        time.sleep(0.05)
-
-
-def _end(self, how: signal.Signals) -> None:
-    if self._process:
-        _end(self._process, how)
-        self._process = None
-
-
-class _Postgres:
-    """A private PostgreSQL cluster behind a unix socket."""
-
-    def __init__(self, clock_ahead: dt.timedelta) -> None:
-        self._clock = _faketime(clock_ahead) if clock_ahead else []
-        self._home: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def uri(self) -> str:
-        return f"postgres:///postgres?host={self._home}&user=postgres"
-
-    def start(self) -> bool:
-        """Make and start a cluster unless one runs; say whether it is new."""
-        if self._process:
-            return False
-        # Not in the test's own directory, which is closed to other users.
-        self._home = home = Path(tempfile.mkdtemp(prefix="postgres-"))
-        become: list[str] = []
-        if os.geteuid() == 0:  # PostgreSQL refuses to be root
-            shutil.chown(home, "postgres", "postgres")
-            become = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
-        settings = {
-            "listen_addresses": "",
-            "unix_socket_directories": home,
-            "track_commit_timestamp": "on",  # SpiceDB's Watch needs it
-            "fsync": "off",
-        }
-        initdb = [_program("initdb"), f"{home}/data", "--auth=trust", "--username=postgres", "-N"]
-        serve = [_program("postgres"), "-D", f"{home}/data"]
-        serve += [f"--{name}={value}" for name, value in settings.items()]
-        with (home / "log").open("wb") as log:
-            subprocess.run([*become, *initdb], cwd=home, stdout=log, stderr=log, check=True)
-            # The clock comes last: faketime's own semaphore must belong to the server's user.
-            self._process = subprocess.Popen(
-                [*become, *self._clock, *serve], cwd=home, stdout=log, stderr=log
-            )
-        _wait_for(self._process, self._answers, home / "log")
-        return True
-
-    def close(self) -> None:
-        """Stop the cluster and remove it."""
-        if self._process:
-            _end(self._process, signal.SIGINT)
-            self._process = None
-        if self._home:
-            shutil.rmtree(self._home)
-            self._home = None
-
-    def _answers(self) -> bool:
-        ready = [_program("pg_isready"), "--quiet", f"--host={self._home}"]
-        return subprocess.run(ready, check=False).returncode == 0
-
-
-def _program(name: str) -> str:
-    """The path of a PostgreSQL program: Debian keeps the server's out of PATH."""
-    found = [*Path("/usr/lib/postgresql").glob(f"*/bin/{name}")]
-    path = shutil.which(name) or (str(max(found)) if found else None)
-    if path is None:
-        raise FileNotFoundError(f"{name} is missing: apt-get install postgresql")
-    return path
-
-
-def _faketime(ahead: dt.timedelta) -> list[str]:
-    """The words in front of a command that let its clock run ahead. Its timers keep real time."""
-    libraries = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
-    if not libraries:
-        raise FileNotFoundError("libfaketime is missing: apt-get install libfaketime")
-    return [
-        *("env", f"LD_PRELOAD={libraries[0]}", f"FAKETIME=+{ahead.total_seconds():.0f}s"),
-        "FAKETIME_DONT_FAKE_MONOTONIC=1",
-    ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait(ready: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not ready():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no answer from {what}")
         time.sleep(0.05)
 
 
