@@ -1,0 +1,67 @@
+"""Programs that come from the machine's own distribution."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.cluster.host import ClusterError, is_root, run
+
+CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  # Debian's, and most others'
+
+# Each program, and the Debian package that has it.
+_PACKAGES = {
+    "buildah": "buildah",
+    "conntrack": "conntrack",
+    "containerd": "containerd",
+    "debootstrap": "debootstrap",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "nsenter": "util-linux",
+    "openssl": "openssl",
+    "ptp": "containernetworking-plugins",
+    "runc": "runc",
+    "setsid": "util-linux",
+    "unshare": "util-linux",
+}
+
+CONTROL_PLANE = ("openssl", "setsid")
+NODE = (
+    *CONTROL_PLANE,
+    "conntrack",
+    "containerd",
+    "ip",
+    "iptables",
+    "nsenter",
+    "ptp",
+    "runc",
+    "unshare",
+)
+IMAGES = ("buildah", "debootstrap", "unshare")
+
+
+def ensure(programs: Iterable[str]) -> None:
+    """Install what is missing, where this is Debian and we may; otherwise say what to install."""
+    packages = sorted({_PACKAGES[program] for program in programs if not _is_installed(program)})
+    if not packages:
+        return
+    install = f"apt-get install --no-install-recommends {' '.join(packages)}"
+    if not is_root() or shutil.which("apt-get") is None:
+        raise ClusterError(f"programs are missing; on Debian: {install}")
+    print(f"installing with apt-get: {', '.join(packages)}", flush=True)
+    os.environ.setdefault("DEBIAN_FRONTEND", "noninteractive")
+    run("apt-get", "update", "-qq")
+    run(*install.split(), "--yes", "-qq")
+
+
+def cni_directory() -> Path:
+    """The folder with the network plugins."""
+    return next(
+        (found for found in CNI_DIRECTORIES if (found / "ptp").exists()), CNI_DIRECTORIES[0]
+    )
+
+
+def _is_installed(program: str) -> bool:
+    # The administrator's programs are not always on the PATH of a shell without a login.
+    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    return found is not None or (cni_directory() / program).exists()
