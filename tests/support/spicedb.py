@@ -113,9 +113,13 @@ class SpiceDB:
             if new:
                 self._run("datastore", "migrate", "head", *datastore)
         serve = [
-            *("serve", "--telemetry-endpoint=", "--metrics-enabled=false", "--log-format=json"),
+            "serve",
+            f"--grpc-addr={self.endpoint}",
+            "--grpc-shutdown-grace-period=1s",
+            "--log-format=json",
+            "--metrics-enabled=false",
             "--skip-release-check",
-            *(f"--grpc-addr={self.endpoint}", "--grpc-shutdown-grace-period=1s"),
+            "--telemetry-endpoint=",
             *datastore,
             *self._flags,
         ]
