@@ -6,6 +6,7 @@ takes no port, and when its first process ends, the kernel ends all others and c
 """
 
 import dataclasses
+import json
 from pathlib import Path
 
 import yaml
@@ -233,7 +234,7 @@ def network_configuration() -> str:
         },
     }
     ports = {"type": "portmap", "capabilities": {"portMappings": True}}
-    return yaml.safe_dump({"cniVersion": "0.4.0", "name": "ptp", "plugins": [ptp, ports]})
+    return json.dumps({"cniVersion": "0.4.0", "name": "ptp", "plugins": [ptp, ports]})
 
 
 def containerd_configuration(directory: Path, pause_image: str) -> str:
