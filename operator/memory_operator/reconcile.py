@@ -111,8 +111,8 @@ class Reconciler:
         dependents = self.inventory.put(resource)
         if _essence(resource) != _essence(old):
             self._ask(dependents)
-        if self._settled.get(key) != _fingerprint(resource):
-            self._ask({key})
+        if not self.queue.is_busy(key):  # else it is looked at again when it is given back
+            self._ask_unless_settled(key)
 
     def forget(self, key: ObjectKey) -> None:
         """An object is gone: whatever SpiceDB still holds of it goes too."""
@@ -364,11 +364,17 @@ class Reconciler:
         else:
             self._settled.pop(key, None)
         self.queue.done(key, wake_at.timestamp() if wake_at and work.resource else None)
+        self._ask_unless_settled(key)
 
     def _settle(self, resource: Resource[Model], verdict: Verdict) -> None:
         self._settled[resource.key] = _fingerprint(resource)
         if verdict.wake_at:
             self.queue.add(resource.key, verdict.wake_at.timestamp())
+
+    def _ask_unless_settled(self, key: ObjectKey) -> None:
+        resource = self.inventory.get(key)
+        if self._settled.get(key) != (_fingerprint(resource) if resource else None):
+            self._ask({key})
 
     def _ask(self, keys: Iterable[ObjectKey]) -> None:
         for key in keys:

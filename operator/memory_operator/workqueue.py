@@ -40,6 +40,10 @@ class WorkQueue:
         heapq.heappush(self._heap, (at, self._sequence, key))
         self._changed.set()
 
+    def is_busy(self, key: ObjectKey) -> bool:
+        """Say whether the key is handed out."""
+        return key in self._busy
+
     def drop(self, key: ObjectKey) -> None:
         """Withdraw all requests for a key."""
         self._due.pop(key, None)
