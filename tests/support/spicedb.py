@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.cluster import tools
+from tests.cluster import packages, tools
 
 _START_SECONDS = 30
 _STOP_SECONDS = 10
@@ -264,20 +264,17 @@ class _Postgres:
 
 def _program(name: str) -> str:
     """The path of a PostgreSQL program: Debian keeps the server's out of PATH."""
-    found = [*Path("/usr/lib/postgresql").glob(f"*/bin/{name}")]
-    path = shutil.which(name) or (str(max(found)) if found else None)
-    if path is None:
-        raise FileNotFoundError(f"{name} is missing: apt-get install postgresql")
-    return path
+    if not (on_path := shutil.which(name)):
+        packages.ensure(["pg_ctlcluster"])
+    return on_path or str(max(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")))
 
 
 def _faketime(ahead: dt.timedelta) -> list[str]:
     """The words in front of a command that let its clock run ahead. Its timers keep real time."""
-    libraries = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
-    if not libraries:
-        raise FileNotFoundError("libfaketime is missing: apt-get install libfaketime")
+    packages.ensure(["faketime"])
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     return [
-        *("env", f"LD_PRELOAD={libraries[0]}", f"FAKETIME=+{ahead.total_seconds():.0f}s"),
+        *("env", f"LD_PRELOAD={library}", f"FAKETIME=+{ahead.total_seconds():.0f}s"),
         "FAKETIME_DONT_FAKE_MONOTONIC=1",
     ]
 
