@@ -105,6 +105,7 @@ def test_every_validation_file_refuses_as_well_as_it_allows(name: str) -> None:
     assert {"assertTrue", "assertFalse"} <= kinds
 
 
+@pytest.mark.optional
 @pytest.mark.skipif(shutil.which("zed") is None, reason="zed isn't installed; SpiceDB was asked")
 @pytest.mark.parametrize("name", FILES)
 def test_zed_agrees_with_the_validation_files(name: str) -> None:
