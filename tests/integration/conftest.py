@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from authzed.api.v1 import SyncClient
 from kubernetes import client, config
+
 from tests import cluster
 from tests.support.operator import OperatorProcess
 from tests.support.organization import Organization, new_organization

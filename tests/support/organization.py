@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,8 +14,10 @@ from authzed.api.v1 import (
     ObjectReference,
     ReadRelationshipsRequest,
     RelationshipFilter,
+    RelationshipUpdate,
     SubjectReference,
     SyncClient,
+    WriteRelationshipsRequest,
 )
 from google.protobuf.struct_pb2 import Struct
 from kubernetes import client
@@ -23,6 +25,7 @@ from kubernetes import client
 from memory_operator.api import format_instant
 from memory_operator.names import API_VERSION, GROUP, VERSION
 from memory_operator.spicedb import _from_message
+from tests.support.validation import parse_relationship
 
 Json = dict[str, Any]
 _TYPES = ("organization", "group", "agent", "person", "access_grant", "pool")
@@ -155,7 +158,11 @@ def new_organization(api: client.ApiClient, name: str = "") -> Iterator[Organiza
     """Create a namespace with a name that no other test has; delete it afterwards."""
     name = name or f"org-{next(_NUMBERS)}-{time.time_ns() % 1_000_000:06d}"
     organization = Organization(api, name)
-    organization.core.create_namespace({"metadata": {"name": name}})
+    try:
+        organization.core.create_namespace({"metadata": {"name": name}})
+    except client.ApiException as error:
+        if error.status != 409:
+            raise
     try:
         yield organization
     finally:
@@ -191,6 +198,17 @@ def rows(spicedb: SyncClient, organization: str = "") -> set[str]:
             if not organization or row.resource.id.split("/")[0] == organization:
                 found.add(str(row))
     return found
+
+
+def touch(spicedb: SyncClient, relationships: Iterable[str]) -> None:
+    """Write rows in zed's notation, as another service or a hand would."""
+    updates = [
+        RelationshipUpdate(
+            operation=RelationshipUpdate.OPERATION_TOUCH, relationship=parse_relationship(text)
+        )
+        for text in relationships
+    ]
+    spicedb.WriteRelationships(WriteRelationshipsRequest(updates=updates))
 
 
 def may(spicedb: SyncClient, resource: str, permission: str, subject: str) -> bool:
