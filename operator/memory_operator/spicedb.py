@@ -55,6 +55,7 @@ _REFUSALS = frozenset(
         grpc.StatusCode.NOT_FOUND,
         grpc.StatusCode.OUT_OF_RANGE,
         grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.UNKNOWN,  # what 1.57.1 answers to a caveat value of the wrong type
     }
 )
 _SERVICE_CONFIG = json.dumps(
