@@ -140,8 +140,9 @@ _CHART_METADATA = (
 def structural(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Turn pydantic's JSON schema into a structural one, as Kubernetes wants it.
 
-    References are put in place, titles dropped, and an optional field is one that may be absent:
-    a null is refused, so that no tool turns an empty value into a permission.
+    References are put in place, titles dropped, and an optional field is one that may be absent. (The
+    API server takes a null for absent; where that would turn an empty value into a permission, the
+    model says so and has a rule against it.)
     """
     return _convert(schema, schema.get("$defs", {}))
 

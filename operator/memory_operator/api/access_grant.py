@@ -5,46 +5,28 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from memory_operator.api.common import (
-    FIRST_YEAR,
-    LAST_YEAR,
-    Instant,
-    Label,
-    Model,
-    ResourceName,
-    Status,
-)
+from memory_operator.api.common import Instant, Label, Model, ResourceName, Status
 
 Scope = Literal["private", "team", "global"]
-
-
-_FIRST = f"{FIRST_YEAR}-01-01T00:00:00Z"
-_LAST = f"{LAST_YEAR}-12-31T23:59:59Z"
-
-
-def _instant_rules(field: str) -> list[dict[str, str]]:
-    # Instants of this one form sort as text, so the bounds need no parsing that could fail first.
-    return [
-        {
-            "rule": f"!has(self.{field}) || (self.{field} >= '{_FIRST}' && self.{field} <= '{_LAST}')",
-            "message": f"{field}: the year must lie between {FIRST_YEAR} and {LAST_YEAR}",
-            "fieldPath": f".{field}",
-        },
-        {
-            "rule": f"!has(self.{field}) || string(timestamp(self.{field})) == self.{field}",
-            "message": f"{field}: no calendar has this day",
-            "fieldPath": f".{field}",
-        },
-    ]
 
 
 class AccessGrantSpec(
     Model,
     json_schema_extra={
         "x-kubernetes-validations": [
-            *_instant_rules("validFrom"),
-            *_instant_rules("validTo"),
+            # The API server drops a null that a field does not allow, as if nothing had been written,
+            # and a grant would have no end by it. So null is allowed there and refused here: a null
+            # field is none for has(), but it is among the keys.
+            *(
+                {
+                    "rule": f"has(self.{field}) || dyn(self).all(key, key != '{field}')",
+                    "message": f"{field} can't be null: give it an instant, or leave it out",
+                    "fieldPath": f".{field}",
+                }
+                for field in ("validFrom", "validTo")
+            ),
             {
+                # Instants of this one form sort as text.
                 "rule": "!has(self.validFrom) || !has(self.validTo) "
                 "|| self.validTo > self.validFrom",
                 "message": "validTo must be later than validFrom",
@@ -72,10 +54,10 @@ class AccessGrantSpec(
     resource_scope: Scope
     """Memories of this scope become readable."""
 
-    valid_from: Instant | None = None
+    valid_from: Annotated[Instant | None, Field(json_schema_extra={"nullable": True})] = None
     """The first instant at which the grant opens (UTC, whole seconds); default: its creation."""
 
-    valid_to: Instant | None = None
+    valid_to: Annotated[Instant | None, Field(json_schema_extra={"nullable": True})] = None
     """The first instant at which the grant is closed (UTC, whole seconds); without it, it has no end."""
 
     reason: Annotated[str | None, Field(max_length=1024)] = None

@@ -17,6 +17,12 @@ _INSTANT = (
     r"T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ$"
 )
 FIRST_YEAR, LAST_YEAR = 1970, 9998
+_INSTANT_RULE = "an instant is written in UTC and whole seconds, as 2027-01-31T18:00:00Z"
+_YEAR_RULE = f"the year must lie between {FIRST_YEAR} and {LAST_YEAR}"
+_DAY_RULE = "no calendar has this day"
+_NO_DAY = r"-(02-3[01]|(04|06|09|11)-31)T"
+_LEAP_DAY = r"-02-29T"
+_LEAP_YEAR = r"^(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-"
 
 
 class Kind(StrEnum):
@@ -64,7 +70,7 @@ def parse_instant(value: Any) -> datetime:
     if isinstance(value, datetime):
         return value
     if not isinstance(value, str) or not re.fullmatch(_INSTANT, value, re.ASCII):
-        raise ValueError("an instant is written in UTC and whole seconds, as 2027-01-31T18:00:00Z")
+        raise ValueError(_INSTANT_RULE)
     return datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
@@ -76,8 +82,12 @@ def format_instant(value: datetime) -> str:
 
 def _within_years(value: datetime) -> datetime:
     if not FIRST_YEAR <= value.year <= LAST_YEAR:
-        raise ValueError(f"the year must lie between {FIRST_YEAR} and {LAST_YEAR}")
+        raise ValueError(_YEAR_RULE)
     return value
+
+
+def _matches(pattern: str) -> str:
+    return f"self.matches(r'{pattern}')"
 
 
 Instant = Annotated[
@@ -85,7 +95,27 @@ Instant = Annotated[
     BeforeValidator(parse_instant),
     AfterValidator(_within_years),
     PlainSerializer(format_instant),
-    WithJsonSchema({"type": "string", "pattern": _INSTANT, "maxLength": 20}),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": _INSTANT,
+            "maxLength": 64,
+            # The API server's word for a pattern is the pattern: these say what to do instead. All are
+            # about text, since timestamp() of a bad one is an error that names no field.
+            "x-kubernetes-validations": [
+                {"rule": _matches(_INSTANT), "message": _INSTANT_RULE},
+                {
+                    "rule": f"self >= '{FIRST_YEAR}-' && self < '{LAST_YEAR + 1}-'",
+                    "message": _YEAR_RULE,
+                },
+                {
+                    "rule": f"!{_matches(_NO_DAY)} && "
+                    f"(!{_matches(_LEAP_DAY)} || {_matches(_LEAP_YEAR)})",
+                    "message": _DAY_RULE,
+                },
+            ],
+        }
+    ),
 ]
 ResourceName = Annotated[str, Field(min_length=1, max_length=253, pattern=_SUBDOMAIN)]
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=_SUBDOMAIN)]
