@@ -31,8 +31,7 @@ def _run(arguments: argparse.Namespace) -> None:
             cluster = _up(arguments)
             print(f"{cluster.name} is up: export KUBECONFIG={cluster.kubeconfig}")
         case "down":
-            for name in providers.down(arguments.name):
-                print(f"{name} is down")
+            _down(arguments)
         case "status":
             print(providers.status())
         case "build":
@@ -40,6 +39,12 @@ def _run(arguments: argparse.Namespace) -> None:
         case "images":
             images = _up(arguments).images()
             print(f"{images.operator}\n{images.spicedb}")
+
+
+def _down(arguments: argparse.Namespace) -> None:
+    given = providers.full_name(arguments.name, control_plane=arguments.control_plane)
+    for name in providers.known() if arguments.all else [given]:
+        print(f"{name} is down" if providers.down(name) else f"{name} was not up")
 
 
 def _up(arguments: argparse.Namespace) -> Cluster:
@@ -53,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, text in (
         ("up", "bring a cluster up, or find it up"),
-        ("down", "take down the named cluster, or all that came up here"),
+        ("down", "take a cluster down, leaving nothing behind"),
         ("status", "say what is up"),
         ("build", "build the programs that a cluster is made of"),
         ("images", "build the operator's and SpiceDB's images and load them into the cluster"),
@@ -62,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--provider", choices=providers.NAMES, default="auto")
         command.add_argument("--name", help=f"the cluster's name ({providers.DEFAULT_NAME})")
         command.add_argument("--control-plane", action="store_true", help="without a node or root")
+        if verb == "down":
+            command.add_argument("--all", action="store_true", help="all that came up here")
         if verb == "build":
             command.add_argument("names", nargs="*", help="tools; all that are needed by default")
     return parser

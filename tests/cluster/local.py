@@ -34,9 +34,10 @@ class LocalCluster(Cluster):
         return state_directory() / self.name
 
     def images(self) -> Images:
-        for image in (images.operator(), images.spicedb()):
+        operator, spicedb = images.operator(), images.spicedb()
+        for image in (operator, spicedb):
             self.load(image.name)
-        return Images(operator=images.operator().name, spicedb=images.SPICEDB_BUILT)
+        return Images(operator=operator.name, spicedb=spicedb.name)
 
     def load(self, image: str) -> None:
         if not self.has_node:

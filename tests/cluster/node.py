@@ -5,6 +5,7 @@ machine's files. So it changes nothing outside (no iptables rule, no mount, no s
 takes no port, and when its first process ends, the kernel ends all others and clears the rest away.
 """
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -21,6 +22,8 @@ NAME = "node1"
 POD_NETWORK = "10.244.0.0/24"
 DNS_ADDRESS = "10.96.0.10"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+
+INTERFACES = Path("/sys/class/net")
 
 # Folders where the node's programs write whatever they are told: each is replaced by one of ours. On
 # the machine they stay empty, and stay: to remove one would unmount it in every other node.
@@ -62,15 +65,6 @@ class Network:
         return f"10.243.{self.number}.2"
 
 
-def free_network(addresses_in_use: str) -> Network:
-    """The first network of ours that the output of `ip addr` does not mention."""
-    for number in range(256):
-        network = Network(number)
-        if f" {network.host_address}/" not in addresses_in_use:
-            return network
-    raise ClusterError("all of 10.243.0.0/16 is in use: take a cluster down")
-
-
 @dataclasses.dataclass(frozen=True)
 class Node:
     """The node of one cluster. It can be described again in any process from the cluster's folder."""
@@ -91,22 +85,8 @@ class Node:
             *(self.directory, tools.path("pause")),
         )
         wait_until("the node's namespaces", self._has_namespaces, seconds=20)
-        network = free_network(run("ip", "-4", "-oneline", "address"))
-        (self.directory / "link").write_text(network.link)
-        link, first_process = network.link, str(self._first_process())
-        run(
-            "ip",
-            "link",
-            "add",
-            link,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            first_process,
-        )
+        network = self._connect()
+        link = network.link
         run("ip", "address", "add", f"{network.host_address}/30", "dev", link)
         run("ip", "link", "set", link, "up")
         run(*self.inside(), "ip", "address", "add", f"{network.node_address}/30", "dev", "eth0")
@@ -123,11 +103,22 @@ class Node:
         if (unshare := self.processes.pid("namespaces")) is not None:
             kill(unshare)
         self.processes.kill()
-        link = self.directory / "link"
-        if link.exists():
-            succeeds("ip", "link", "delete", link.read_text())  # the kernel may have been faster
+        if (index := self.directory / "interface-index").exists():
+            ours = index.read_text()  # the name may be another node's in a moment, the index never
+            wait_until("end of the node's network", lambda: ours not in _interfaces(), seconds=20)
         for hierarchy in _cgroup_hierarchies():
             _remove_cgroup(hierarchy / self._cgroup)
+
+    def _connect(self) -> Network:
+        """Lay the first free cable; that of a name can be laid once, so two nodes never share one."""
+        end_of_node = ("type", "veth", "peer", "name", "eth0", "netns", str(self._first_process()))
+        for network in map(Network, range(256)):
+            interface = INTERFACES / network.link
+            if not interface.exists() and succeeds("ip", "link", "add", network.link, *end_of_node):
+                index = (interface / "ifindex").read_text()
+                (self.directory / "interface-index").write_text(index)
+                return network
+        raise ClusterError("no network is left for another node: take one down")
 
     def _has_namespaces(self) -> bool:
         self.processes.check("namespaces")
@@ -217,6 +208,13 @@ class Node:
     def _containerd_answers(self) -> bool:
         self.processes.check("containerd")
         return succeeds(*self._ctr(), "version")
+
+
+def _interfaces() -> set[str]:
+    """The indexes of this machine's network interfaces."""
+    with contextlib.suppress(FileNotFoundError):  # one of them went while we looked
+        return {file.read_text() for file in INTERFACES.glob("*/ifindex")}
+    return _interfaces()
 
 
 def network_configuration() -> str:

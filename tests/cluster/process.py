@@ -110,12 +110,3 @@ def parse_stat(line: str) -> tuple[int, int] | None:
     if len(fields) <= _START_TIME or fields[_STATE] in "ZX":
         return None
     return int(pid), int(fields[_START_TIME])
-
-
-def memory_mib(pid: int) -> int:
-    """Resident memory of a process, 0 when it is gone."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20

@@ -16,9 +16,9 @@ def up(provider: str = "auto", *, control_plane: bool = False, name: str | None 
 
     A control plane without a node is always a local one, and has a name of its own by default.
     """
+    name = full_name(name, control_plane=control_plane)
     if control_plane:
-        return local.up(_valid(name or f"{DEFAULT_NAME}-control-plane"), control_plane=True)
-    name = _valid(name or DEFAULT_NAME)
+        return local.up(name, control_plane=True)
     match chosen(provider):
         case "kind":
             return kind.up(name)
@@ -28,13 +28,22 @@ def up(provider: str = "auto", *, control_plane: bool = False, name: str | None 
             return local.up(name)
 
 
-def down(name: str | None = None) -> list[str]:
-    """Take the named cluster down, or all that came up here; return their names."""
-    names = [_valid(name)] if name else known()
-    for each in names:
-        if (recorded := provider_of(each)) is not None:
-            _down_of[recorded](each)
-    return names
+def down(name: str | None = None, *, control_plane: bool = False) -> bool:
+    """Take a cluster down, in whatever state it is; whether there was one."""
+    name = full_name(name, control_plane=control_plane)
+    provider = provider_of(name)
+    if provider is not None:
+        _down_of[provider](name)
+    return provider is not None
+
+
+def full_name(name: str | None, *, control_plane: bool) -> str:
+    """The name that is meant: a default where none is given, and an error where it can't be one."""
+    if name is None:
+        return f"{DEFAULT_NAME}-control-plane" if control_plane else DEFAULT_NAME
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name):
+        raise ClusterError(f"{name!r} is no name for a cluster: lower-case letters, digits and '-'")
+    return name
 
 
 def status() -> str:
@@ -83,9 +92,3 @@ def _described(name: str) -> str:
     kind_of = "" if cluster.has_node else ", only a control plane"
     lines = [f"{name} ({provider}{kind_of})", f"kubeconfig: {cluster.kubeconfig}"]
     return "\n  ".join([*lines, *cluster.describe()])
-
-
-def _valid(name: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name):
-        raise ClusterError(f"{name!r} is no name for a cluster: lower-case letters, digits and '-'")
-    return name
