@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from hashlib import blake2b
+from secrets import token_hex
 from typing import Literal
 
 from memory_operator.api import Metadata, ObjectKey
@@ -32,6 +33,8 @@ def record(
 ) -> None:
     """Write one line. `metadata` is None where no resource was there any more."""
     uid = metadata.uid if metadata else ""
+    # Without a resource, people can be compared within this line only.
+    key_of_digests = (uid or token_hex()).encode()[:64]
     line = {
         "audit": action,
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -41,29 +44,29 @@ def record(
         "uid": uid,
         "generation": metadata.generation if metadata else 0,
         "fieldManager": metadata.manager if metadata else "",
-        "before": _rows(before, uid),
-        "after": _rows(after, uid),
+        "before": _rows(before, key_of_digests),
+        "after": _rows(after, key_of_digests),
         "zedToken": zed_token,
     }
     LOGGER.info(json.dumps(line, separators=(",", ":")))
 
 
-def _rows(relationships: Iterable[Relationship], uid: str) -> list[str]:
-    return sorted(str(_without_people(relationship, uid)) for relationship in relationships)
+def _rows(relationships: Iterable[Relationship], key: bytes) -> list[str]:
+    return sorted(str(_without_people(relationship, key)) for relationship in relationships)
 
 
-def _without_people(relationship: Relationship, uid: str) -> Relationship:
+def _without_people(relationship: Relationship, key: bytes) -> Relationship:
     return Relationship(
-        _digest(relationship.resource, uid),
+        _digest(relationship.resource, key),
         relationship.relation,
-        _digest(relationship.subject, uid),
+        _digest(relationship.subject, key),
         relationship.caveat,
         relationship.expires_at,
     )
 
 
-def _digest(object_: Object, uid: str) -> Object:
+def _digest(object_: Object, key: bytes) -> Object:
     if object_.type != "person":
         return object_
-    digest = blake2b(object_.id.encode(), key=uid.encode()[:64], digest_size=6).hexdigest()
+    digest = blake2b(object_.id.encode(), key=key, digest_size=6).hexdigest()
     return Object("person", f"#{digest}")

@@ -12,6 +12,9 @@ from memory_operator.api import Condition, ObjectKey, format_instant
 READY = "Ready"
 ACTIVE = "Active"
 
+_LONGEST_MESSAGE = 1024
+"""What the CRDs allow; reasons of SpiceDB and lists of faults may be longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -53,7 +56,7 @@ def conflict(account: str, rivals: Iterable[str]) -> tuple[Finding, Finding]:
     message = (
         f"ServiceAccount {account} is also claimed by MemoryAgent {', '.join(rivals)}: "
         "give each agent its own serviceAccountName"
-    )[:1024]
+    )
     return _not_ready("Conflict", message), Finding(
         "Conflict", True, "SharedServiceAccount", message
     )
@@ -76,14 +79,14 @@ def spicedb_unavailable(reason: str) -> Finding:
 
 def spicedb_refused(reason: str) -> Finding:
     """SpiceDB refused what this resource asks for."""
-    return _not_ready("SpiceDBRefused", f"SpiceDB refused the relationships: {reason}"[:1024])
+    return _not_ready("SpiceDBRefused", f"SpiceDB refused the relationships: {reason}")
 
 
 def schema_refused(reason: str) -> Finding:
     """SpiceDB holds another schema and refuses ours."""
     return _not_ready(
         "SchemaRefused",
-        f"SpiceDB refuses the operator's schema, so nothing new is granted: {reason}"[:1024],
+        f"SpiceDB refuses the operator's schema, so nothing new is granted: {reason}",
     )
 
 
@@ -147,7 +150,7 @@ def merge(
                 type=finding.type,
                 status=status,
                 reason=finding.reason,
-                message=finding.message,
+                message=finding.message[:_LONGEST_MESSAGE],
                 observed_generation=generation,
                 last_transition_time=since,
             )

@@ -160,7 +160,9 @@ def _agent(
         relation = "writer" if group.access == "write" else "reader"
         rows.add(Relationship(Object("group", ids.join(namespace, group.name)), relation, subject))
     link = inventory.link(namespace, name)
-    owner = f"{link.spec.person.provider}/{link.spec.person.id}" if link and link.spec else None
+    owner = None
+    if link and link.spec and link.spec.agent == name:
+        owner = f"{link.spec.person.provider}/{link.spec.person.id}"
     return Verdict(Desired(frozenset(rows)), status=(("subject", str(subject)), ("owner", owner)))
 
 

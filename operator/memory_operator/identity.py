@@ -29,7 +29,7 @@ def encode(part: str) -> str:
     try:
         data = part.encode()
     except UnicodeEncodeError as error:
-        raise InvalidIdentityError(f"{part!r} is no valid Unicode: {error.reason}") from error
+        raise InvalidIdentityError(f"a name is no valid Unicode: {error.reason}") from error
     return "".join(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in data)
 
 
@@ -66,9 +66,10 @@ class Ids:
         head = (self.prefix, *parts) if self.prefix else parts
         object_id = "/".join(encode(part) for part in head)
         if len(object_id) > MAX_LENGTH:
+            # The parts stay unnamed: they may be a person's.
             raise InvalidIdentityError(
-                f"the id of {'/'.join(parts)[:64]}… has {len(object_id)} characters once encoded; "
-                f"SpiceDB allows {MAX_LENGTH}: use a shorter name"
+                f"an id would have {len(object_id)} characters once encoded; SpiceDB allows "
+                f"{MAX_LENGTH}: use a shorter name or fewer special characters"
             )
         return object_id
 

@@ -125,12 +125,17 @@ class Reconciler:
         """
         resource, now = self.inventory.get(key), self.clock()
         verdict = decide(key, self.inventory, self.ids, self.own_namespace, now)
-        if plan(rows, verdict.desired) or (
-            resource
-            and (
-                resource.metadata.deleting
-                or self._unclaimed(resource, verdict)
-                or self._status(resource, verdict, None, "") != resource.status
+        # While it is worked on, the rows that were read say nothing any more.
+        if (
+            self.queue.is_busy(key)
+            or plan(rows, verdict.desired)
+            or (
+                resource
+                and (
+                    resource.metadata.deleting
+                    or self._unclaimed(resource, verdict)
+                    or self._status(resource, verdict, None, "") != resource.status
+                )
             )
         ):
             self._ask({key})
@@ -147,6 +152,7 @@ class Reconciler:
         """Reconcile batch by batch until cancelled."""
         while True:
             keys = await self.queue.take(BATCH)
+            self.last_progress = time.monotonic()  # after a long rest, too
             QUEUE.set(len(self.queue))
             with RECONCILE_DURATION.time():
                 await self._reconcile(keys)
@@ -184,7 +190,7 @@ class Reconciler:
             )
             work.resource, work.claimed = self._take_in(body), True
         except NotFoundError:
-            work.resource, work.verdict = None, ABSENT
+            self._vanish(work)
         except KubernetesError as error:
             self._note(work, error)
 
@@ -216,8 +222,11 @@ class Reconciler:
 
     def _changes(self, work: _Work) -> Changes:
         changes = plan(work.current, work.verdict.desired)
-        # Under a schema that is not ours nothing is granted, but what is to go still goes.
-        return changes.removals() if self.server.schema_problem else changes
+        if self.server.schema_problem:
+            # Under a schema that is not ours nothing is granted, but what is to go still goes.
+            changes = changes.removals()
+        # One resource needs few rows; only others can have added so many that they need more rounds.
+        return changes if len(changes) <= MAX_UPDATES else changes.first(MAX_UPDATES)
 
     async def _read(self, works: Iterable[_Work]) -> None:
         async def one(work: _Work) -> None:
@@ -280,7 +289,7 @@ class Reconciler:
             else:
                 await self._report(work, resource)
         except NotFoundError:
-            work.resource = None  # the watch will say so as well
+            self._vanish(work)
         except KubernetesError as error:
             self._note(work, error)
         work.retry = work.retry or work.problem is not None
@@ -296,7 +305,6 @@ class Reconciler:
         status = self._status(resource, work.verdict, work.problem, work.zed_token)
         if status == resource.status:
             return
-        self._announce(resource, status)
         before = resource.status.model_dump(by_alias=True, exclude_none=True, mode="json")
         after = status.model_dump(by_alias=True, exclude_none=True, mode="json")
         gone = dict.fromkeys(before.keys() - after.keys())
@@ -304,6 +312,7 @@ class Reconciler:
             work.key, after | gone, resource.metadata.resource_version
         )
         work.resource = self._take_in(body)
+        self._announce(resource, status)  # not before: a patch that is tried again turns nothing
 
     def _status(
         self, resource: Resource[Model], verdict: Verdict, problem: Finding | None, zed_token: str
@@ -339,9 +348,20 @@ class Reconciler:
         """Keep the answer to a write of ours, so that the watch brings no news by it."""
         resource = read(body)
         known = self.inventory.get(resource.key)
-        if known is None or not _is_older(resource.metadata, known.metadata):
+        if (
+            known  # else it was forgotten since, and is not brought back
+            and known.metadata.uid == resource.metadata.uid
+            and not _is_older(resource.metadata, known.metadata)
+        ):
             self.inventory.put(resource)
         return resource
+
+    def _vanish(self, work: _Work) -> None:
+        """The object is gone before the watch said so."""
+        known = self.inventory.get(work.key)
+        if known and work.metadata and known.metadata.uid == work.metadata.uid:
+            self.forget(work.key)
+        work.resource, work.verdict = None, ABSENT
 
     def _note(self, work: _Work, error: KubernetesError) -> None:
         work.retry = True
@@ -351,19 +371,20 @@ class Reconciler:
     def _release(self, work: _Work) -> None:
         """Give the key back, with the time at which it is wanted again."""
         key, wake_at = work.key, work.verdict.wake_at
+        again_at: float | None
         RECONCILES.labels(key.kind.value, "retry" if work.retry else "ok").inc()
         if work.retry:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = min(0.5 * 2**failures, _LONGEST_BACKOFF) * random.uniform(0.8, 1.2)  # noqa: S311
-            self._settled.pop(key, None)
-            self.queue.done(key, self.clock().timestamp() + delay)
-            return
-        self._failures.pop(key, None)
+            again_at = self.clock().timestamp() + delay
+        else:
+            self._failures.pop(key, None)
+            again_at = wake_at.timestamp() if wake_at and work.resource else None
         if work.resource:
             self._settled[key] = _fingerprint(work.resource)
         else:
             self._settled.pop(key, None)
-        self.queue.done(key, wake_at.timestamp() if wake_at and work.resource else None)
+        self.queue.done(key, again_at)
         self._ask_unless_settled(key)
 
     def _settle(self, resource: Resource[Model], verdict: Verdict) -> None:

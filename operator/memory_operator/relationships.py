@@ -104,6 +104,12 @@ class Changes:
         rows = {relationship.row for relationship in self.touch | self.delete}
         return self.touch.union(item for item in current if item.row not in rows)
 
+    def first(self, limit: int) -> "Changes":
+        """Only so many of them, those that take access away before the others."""
+        delete = sorted(self.delete, key=str)[:limit]
+        touch = sorted(self.touch, key=str)[: limit - len(delete)]
+        return Changes(frozenset(touch), frozenset(delete))
+
     def removals(self) -> "Changes":
         """Only what takes access away."""
         return Changes(delete=self.delete)

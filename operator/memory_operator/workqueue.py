@@ -14,13 +14,18 @@ from memory_operator.api import ObjectKey
 
 _LONGEST_SLEEP = 30.0  # seconds; a clock that is set while we sleep is noticed after this time
 
+_SMALL = 100
+"""A heap may hold so many withdrawn requests without being tidied up: a grant that is looked at every
+few minutes would otherwise leave one each time, to stay until its end in a year."""
+
 
 class WorkQueue:
     """Keys with due times (seconds since the epoch)."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._due: dict[ObjectKey, float] = {}
+        self._due: dict[ObjectKey, tuple[float, int]] = {}
+        """The request that counts for each key: its time and its number in the heap."""
         self._heap: list[tuple[float, int, ObjectKey]] = []
         self._sequence = 0
         self._busy: set[ObjectKey] = set()
@@ -29,16 +34,19 @@ class WorkQueue:
     def __len__(self) -> int:
         """How many keys are due now."""
         now = self._clock()
-        return sum(due <= now for due in self._due.values())
+        return sum(due <= now for due, _ in self._due.values())
 
     def add(self, key: ObjectKey, at: float = 0) -> None:
         """Ask for a key at a time; an earlier request stands."""
-        if self._due.get(key, float("inf")) <= at:
+        if key in self._due and self._due[key][0] <= at:
             return
-        self._due[key] = at
         self._sequence += 1
+        self._due[key] = (at, self._sequence)
         heapq.heappush(self._heap, (at, self._sequence, key))
         self._changed.set()
+        if len(self._heap) > 2 * len(self._due) + _SMALL:
+            self._heap = [(*due, key) for key, due in self._due.items()]
+            heapq.heapify(self._heap)
 
     def is_busy(self, key: ObjectKey) -> bool:
         """Say whether the key is handed out."""
@@ -76,8 +84,8 @@ class WorkQueue:
         wait = _LONGEST_SLEEP
         while self._heap and len(taken) < limit:
             due, sequence, key = self._heap[0]
-            if self._due.get(key) != due:
-                heapq.heappop(self._heap)  # an earlier request has replaced this one
+            if self._due.get(key) != (due, sequence):
+                heapq.heappop(self._heap)  # withdrawn, or replaced by an earlier request
             elif due > now:
                 wait = min(wait, due - now)
                 break
