@@ -7,7 +7,9 @@ import json
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ from cryptography import x509
 
 from memory_operator import crds
 from memory_operator.api import Kind
-from memory_operator.names import GROUP, MINIMUM_SPICEDB
+from memory_operator.names import API_VERSION, GROUP, MINIMUM_SPICEDB
 from memory_operator.settings import Settings
-from tests.cluster import Cluster, ClusterError, tools, up
+from tests.cluster import Cluster, tools, up
+from tests.support.operator import OperatorProcess
+from tests.support.organization import wait_for
+from tests.support.spicedb import SpiceDB
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts" / "memory-operator"
@@ -96,9 +101,10 @@ every_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
 
 def helm(*arguments: str | Path, values: Json | None = None, check: bool = True) -> str:
     """Run helm with values; without `check`, a failure's message is part of what is returned."""
+    given = [] if values is None else ["--values=-"]
     done = subprocess.run(
-        [tools.path("helm"), *arguments, "--values=-"],
-        input=json.dumps(values or {}),
+        [tools.path("helm"), *arguments, *given],
+        input=json.dumps(values),
         capture_output=True,
         text=True,
         check=False,
@@ -411,6 +417,17 @@ def test_chart_images_and_versions_agree() -> None:
     assert {item["name"] for item in documented} == {f"{kind.plural}.{GROUP}" for kind in Kind}
 
 
+def test_notes_say_what_to_do_next_in_five_lines() -> None:
+    for values in SCENARIOS.values():
+        shown = helm(
+            *("install", RELEASE, CHART, f"--namespace={NAMESPACE}"),
+            *("--dry-run=client", "--output=json"),
+            values=values,
+        )
+        notes = json.loads(shown)["info"]["notes"].strip().splitlines()
+        assert [line[:2] for line in notes] == ["1.", "2.", "3.", "4.", "5."]
+
+
 # --- Values ---------------------------------------------------------------------------------------
 
 
@@ -652,58 +669,129 @@ def test_the_api_server_accepts_every_object_without_a_warning(
 def test_a_release_lives_and_goes(cluster: Cluster) -> None:
     """Upgrades keep what was generated, a new key replaces SpiceDB's pod, and CRDs outlive all."""
 
-    def release(*arguments: str, values: Json | None = None) -> None:
-        options = (f"--namespace={NAMESPACE}", f"--kubeconfig={cluster.kubeconfig}")
-        helm(*arguments, *options, values=values)
+    def objects(kinds: str) -> list[Json]:
+        listed = cluster.kubectl("get", kinds, "-n", NAMESPACE, "-o", "json")
+        items: list[Json] = json.loads(listed)["items"]
+        return items
 
-    def get(what: str) -> Json:
-        found: Json = json.loads(cluster.kubectl("get", what, "-n", NAMESPACE, "-o", "json"))
-        return found
+    def pod_templates() -> dict[str, Json]:
+        return {
+            item["metadata"]["name"]: item["spec"]["template"] for item in objects("deployments")
+        }
 
-    def pod_templates() -> list[Json]:
-        return [item["spec"]["template"] for item in get("deployments")["items"]]
+    with installed(cluster):
+        secrets, templates = generated_secrets(cluster, NAMESPACE), pod_templates()
+        assert secrets.keys() == {f"{RELEASE}-spicedb-key", f"{RELEASE}-spicedb-tls"}
+        upgrade(cluster)
+        assert generated_secrets(cluster, NAMESPACE) == secrets
+        assert pod_templates() == templates
 
-    release("install", RELEASE, str(CHART))
-    secrets, templates = generated_secrets(cluster, NAMESPACE), pod_templates()
-    assert secrets.keys() == {f"{RELEASE}-spicedb-key", f"{RELEASE}-spicedb-tls"}
-    _assert_rights(cluster, namespaces=["acme", "globex"], elsewhere=[])
+        # How SpiceDB's key is rotated.
+        cluster.kubectl("delete", "secret", f"{RELEASE}-spicedb-key", "-n", NAMESPACE)
+        upgrade(cluster)
+        rotated = generated_secrets(cluster, NAMESPACE)
+        assert rotated[f"{RELEASE}-spicedb-key"] != secrets[f"{RELEASE}-spicedb-key"]
+        assert rotated[f"{RELEASE}-spicedb-tls"] == secrets[f"{RELEASE}-spicedb-tls"]
+        replaced = {name for name, now in pod_templates().items() if now != templates[name]}
+        assert replaced == {f"{RELEASE}-spicedb"}
 
-    release("upgrade", RELEASE, str(CHART))
-    assert generated_secrets(cluster, NAMESPACE) == secrets
-    assert pod_templates() == templates
+        cluster.kubectl("apply", "-n", "acme", "--filename=-", input=_AGENT)
+    assert not objects("deployments,services,networkpolicies")
+    assert not generated_secrets(cluster, NAMESPACE)
+    cluster.kubectl("get", "memoryagent", "pm", "-n", "acme")
+    with installed(cluster):  # over the CRDs that were kept
+        cluster.kubectl("delete", "memoryagent", "pm", "-n", "acme", "--timeout=20s")
 
-    # How SpiceDB's key is rotated.
-    cluster.kubectl("delete", "secret", f"{RELEASE}-spicedb-key", "-n", NAMESPACE)
-    release("upgrade", RELEASE, str(CHART), values={"watchNamespaces": ["acme"]})
-    rotated = generated_secrets(cluster, NAMESPACE)
-    changed = [
-        before["metadata"]["labels"]["app.kubernetes.io/component"]
-        for before, after in zip(templates, pod_templates(), strict=True)
-        if before["metadata"] != after["metadata"]
-    ]
-    assert rotated[f"{RELEASE}-spicedb-key"] != secrets[f"{RELEASE}-spicedb-key"]
-    assert rotated[f"{RELEASE}-spicedb-tls"] == secrets[f"{RELEASE}-spicedb-tls"]
-    assert changed == ["spicedb"]
-    _assert_rights(cluster, namespaces=["acme"], elsewhere=["globex"])
 
-    cluster.kubectl("apply", "-f", "-", input=_AGENT)
-    helm_values = ("uninstall", RELEASE, f"--namespace={NAMESPACE}")
-    subprocess.run(
-        [tools.path("helm"), *helm_values, f"--kubeconfig={cluster.kubeconfig}"],
-        check=True,
-        capture_output=True,
-    )
-    assert "memoryagent" in cluster.kubectl("get", "memoryagents", "-n", "acme", "-o", "name")
-    assert not get("deployments,services,secrets,networkpolicies")["items"]
-    release("install", RELEASE, str(CHART))  # over the CRDs that were kept
+@pytest.mark.parametrize("watched", [(), ("acme",)], ids=["all", "acme"])
+def test_the_operator_works_with_the_rights_of_the_chart(
+    cluster: Cluster, tmp_path: Path, watched: tuple[str, ...]
+) -> None:
+    with (
+        installed(cluster, {"watchNamespaces": list(watched)}),
+        SpiceDB(tmp_path) as spicedb,
+        OperatorProcess(
+            _kubeconfig_of_operator(cluster, tmp_path),
+            spicedb,
+            tmp_path,
+            watch_namespaces=",".join(watched),
+        ) as operator,
+    ):
+        for namespace in watched or ("acme", "globex"):
+            _grant_comes_and_goes(partial(cluster.kubectl, "--namespace", namespace))
+        assert not re.search("403|[Ff]orbidden", operator.log.read_text())
+        account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+        for verb, resource in [
+            ("get", "secrets"),
+            ("list", "pods"),
+            ("create", f"memoryagents.{GROUP}"),
+            ("delete", f"accessgrants.{GROUP}"),
+        ]:
+            assert not may(cluster, account, verb, resource)
+        elsewhere = may(cluster, account, "list", f"memoryagents.{GROUP}", namespace="globex")
+        assert elsewhere is not bool(watched)
+
+
+def _grant_comes_and_goes(kubectl: Callable[..., str]) -> None:
+    """See every write of the operator: finalizer, status, Event."""
+    kubectl("apply", "--filename=-", input=_GRANT_TO_NOBODY)
+    kubectl("wait", "--for=condition=Ready", "accessgrant/lonely", "--timeout=30s")
+    events = partial(kubectl, "get", "events", "--output=name")
+    wait_for(lambda: "lonely" in events(), 10, events)
+    kubectl("delete", "accessgrant/lonely", "--timeout=30s")
+
+
+def test_the_rights_of_people(cluster: Cluster) -> None:
+    agents, links, grants = (f"{kind.plural}.{GROUP}" for kind in Kind)
+    with installed(cluster):
+        roles = {"viewer": "view", "editor": "edit", "boss": "admin"}
+        roles["access"] = f"{RELEASE}-access-admin"
+        for user, role in roles.items():
+            binding = ("create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}")
+            cluster.kubectl(*binding, "-n", "acme")
+        # Aggregation is a controller's work.
+        wait_for(lambda: may(cluster, "boss", "create", agents), 30, lambda: "not aggregated")
+        for user in ("viewer", "editor", "boss"):
+            assert all(may(cluster, user, "list", resource) for resource in (agents, links, grants))
+            assert may(cluster, user, "delete", agents) is (user != "viewer")
+            assert not may(cluster, user, "create", links)
+            assert not may(cluster, user, "patch", grants)
+        assert may(cluster, "access", "create", links)
+        assert may(cluster, "access", "patch", grants)
+        assert not may(cluster, "access", "create", agents)
+        assert not may(cluster, "access", "get", "secrets")
 
 
 _AGENT = f"""\
-apiVersion: {GROUP}/v1alpha1
+apiVersion: {API_VERSION}
 kind: MemoryAgent
-metadata: {{name: pm, namespace: acme}}
+metadata: {{name: pm}}
 spec: {{role: product-manager}}
 """
+# The operator posts an Event about it: there is no such agent.
+_GRANT_TO_NOBODY = f"""\
+apiVersion: {API_VERSION}
+kind: AccessGrant
+metadata: {{name: lonely}}
+spec: {{grantorRole: product-manager, granteeAgent: nobody, resourceScope: private}}
+"""
+
+
+@contextmanager
+def installed(cluster: Cluster, values: Json | None = None) -> Iterator[None]:
+    """Install the chart, and uninstall it afterwards; no pod runs, as there is no node."""
+    options = (f"--namespace={NAMESPACE}", f"--kubeconfig={cluster.kubeconfig}")
+    helm("install", RELEASE, CHART, *options, values=values)
+    try:
+        yield
+    finally:
+        helm("uninstall", RELEASE, *options)
+
+
+def upgrade(cluster: Cluster) -> None:
+    """Upgrade the installed chart to itself."""
+    options = (f"--namespace={NAMESPACE}", f"--kubeconfig={cluster.kubeconfig}")
+    helm("upgrade", RELEASE, CHART, *options, values={})
 
 
 def generated_secrets(cluster: Cluster, namespace: str) -> dict[str, dict[str, str]]:
@@ -713,26 +801,20 @@ def generated_secrets(cluster: Cluster, namespace: str) -> dict[str, dict[str, s
     return {item["metadata"]["name"]: item["data"] for item in json.loads(listed)["items"]}
 
 
-def _assert_rights(cluster: Cluster, *, namespaces: list[str], elsewhere: list[str]) -> None:
-    """Ask the real authorizer what the operator may do."""
+def may(cluster: Cluster, user: str, verb: str, resource: str, namespace: str = "acme") -> bool:
+    """Ask the real authorizer."""
+    question = ("auth", "can-i", verb, resource, "-n", namespace, "--as", user)
+    answer = cluster.kubectl(*question, check=False).splitlines()[0]
+    assert answer.split()[0] in ("yes", "no"), answer
+    return answer.startswith("yes")
 
-    def may(verb: str, resource: str, namespace: str) -> bool:
-        account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-        question = ("auth", "can-i", verb, resource, "-n", namespace, "--as", account)
-        answer = cluster.kubectl(*question, check=False).split()[0]
-        if answer not in ("yes", "no"):
-            raise ClusterError(answer)
-        return answer == "yes"
 
-    for namespace in namespaces:
-        for group, resource, verb in used_rights():
-            assert may(verb, resource.replace("/", f".{group}/") if group else resource, namespace)
-        for verb, resource in [
-            ("get", "secrets"),
-            ("list", "pods"),
-            ("create", f"memoryagents.{GROUP}"),
-            ("delete", f"accessgrants.{GROUP}"),
-        ]:
-            assert not may(verb, resource, namespace)
-    for namespace in elsewhere:
-        assert not may("list", f"memoryagents.{GROUP}", namespace)
+def _kubeconfig_of_operator(cluster: Cluster, directory: Path) -> Path:
+    """Make a kubeconfig with which a process is the operator's ServiceAccount."""
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    token = cluster.kubectl("create", "token", RELEASE, "-n", NAMESPACE).strip()
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    file = directory / "kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+    return file
