@@ -25,6 +25,7 @@ class OperatorProcess:
     Attributes:
         log: what every run wrote, one after the other.
         environment: settings beyond the usual ones; change them before `start`.
+        interpreter: what runs it, as for a profile; change it before `start`.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class OperatorProcess:
         self.log = directory / "operator.log"
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self.interpreter = [sys.executable]
         self.environment = {
             "KUBECONFIG": str(kubeconfig),
             "MEMORY_OPERATOR_SPICEDB_ENDPOINT": spicedb.endpoint,
@@ -70,7 +72,7 @@ class OperatorProcess:
         """Start it; return when it is ready, or at once."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "memory_operator", "operator"],
+                [*self.interpreter, "-m", "memory_operator", "operator"],
                 env=os.environ | self.environment,
                 stdout=log,
                 stderr=log,

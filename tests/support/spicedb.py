@@ -101,6 +101,12 @@ class SpiceDB:
         """Stop the server and remove its datastore."""
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        assert self._process, "the server does not run"
+        return self._process.pid
+
     def start(self) -> None:
         """Start the server, and its datastore if that does not run; return when it answers."""
         datastore = ["--datastore-engine=memory"]

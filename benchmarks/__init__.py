@@ -1,0 +1,1 @@
+"""What the operator costs and how fast it is, measured on real servers. See docs/benchmarks.md."""
