@@ -5,7 +5,7 @@ import importlib.resources
 import logging
 from collections.abc import Coroutine
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 import kopf
 from aiohttp import web
@@ -18,6 +18,7 @@ from memory_operator.errors import KubernetesError
 from memory_operator.http import Health, application
 from memory_operator.identity import Ids
 from memory_operator.kube import Kubernetes
+from memory_operator.names import FIELD_MANAGER
 from memory_operator.reconcile import WORKERS, Reconciler
 from memory_operator.settings import Settings
 from memory_operator.spicedb import SpiceDB
@@ -107,6 +108,8 @@ async def _watch(settings: Settings, memo: handlers.Memo, stop: asyncio.Event) -
         registry=handlers.registry(),
         settings=handlers.settings(),
         memo=memo,
+        # Without it kopf asks for the user's name, and the user of a container has none.
+        identity=cast("Any", FIELD_MANAGER),
         standalone=True,
         clusterwide=not settings.watch_namespaces,
         namespaces=settings.watch_namespaces,
