@@ -19,6 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--everything", action="store_true", help="all levels; a skipped test fails")
     group.addoption("--allow-skips", action="store_true", help="with --everything: skips are fine")
     group.addoption("--provider", default="auto", help="kind, local, current or auto (default)")
+    group.addoption("--cluster", default=None, metavar="NAME", help="the cluster that e2e uses")
     group.addoption("--chaos", type=int, default=1, metavar="N", help="how often to repeat faults")
 
 

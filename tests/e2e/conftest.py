@@ -14,8 +14,9 @@ from tests.support.organization import Organization, new_organization
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[clusters.Cluster]:
     """A cluster that can run pods. It is taken down at the end, unless it was up before."""
-    was_up = providers.DEFAULT_NAME in providers.known()
-    place = clusters.up(pytestconfig.option.provider)
+    name = pytestconfig.option.cluster or providers.DEFAULT_NAME
+    was_up = name in providers.known()
+    place = clusters.up(pytestconfig.option.provider, name=name)
     try:
         yield place
     finally:

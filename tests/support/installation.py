@@ -54,7 +54,7 @@ class Installation:
 
         `values` are further `--set` values; a double underscore stands for a dot.
         """
-        self._create_namespace()
+        self.create_namespace()
         images = self.cluster.images()
         settings = _image("image", images.operator)
         settings |= _image("spicedb.embedded.image", images.spicedb)
@@ -73,7 +73,7 @@ class Installation:
 
     def uninstall(self) -> None:
         """Uninstall the release; what the chart keeps stays."""
-        self.helm("uninstall", self.release, "--wait", "--timeout=2m")
+        self.helm("uninstall", self.release, "--ignore-not-found", "--wait", "--timeout=2m")
 
     def remove(self) -> None:
         """Uninstall the release and remove what the chart keeps: the CRDs and the namespace."""
@@ -128,6 +128,12 @@ class Installation:
         service = f"{self.release}-spicedb"
         key = self.secret(f"{service}-key", "preshared_key").decode()
         authority = self.secret(f"{service}-tls", "ca.crt")
+        with self.reach(service, key, authority) as access:
+            yield access
+
+    @contextmanager
+    def reach(self, service: str, key: str, authority: bytes) -> Iterator[SpiceDBAccess]:
+        """Reach a SpiceDB of this namespace through a port-forward."""
         with self.forward(f"service/{service}", 50051) as port:
             credentials = grpc.composite_channel_credentials(
                 grpc.ssl_channel_credentials(authority), grpc.access_token_call_credentials(key)
@@ -165,7 +171,8 @@ class Installation:
             finally:
                 process.terminate()
 
-    def _create_namespace(self) -> None:
+    def create_namespace(self) -> None:
+        """Create the release's namespace."""
         # Under the strictest profile: a pod that needs more is not started at all.
         manifest = {
             "apiVersion": "v1",

@@ -79,7 +79,7 @@ class SpiceDB:
         directory.mkdir(parents=True, exist_ok=True)
         self.publish_key()
         if self.ca_file:
-            _write_certificates(self.ca_file, directory / "tls.crt", directory / "tls.key")
+            write_certificates(self.ca_file, directory / "tls.crt", directory / "tls.key")
             self._flags += [f"--grpc-tls-cert-path={directory / 'tls.crt'}"]
             self._flags += [f"--grpc-tls-key-path={directory / 'tls.key'}"]
 
@@ -311,21 +311,25 @@ def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
         process.wait()
 
 
-def _write_certificates(authority: Path, certificate: Path, key: Path) -> None:
-    """Make an authority and a certificate of it for the loopback interface, valid for a day."""
+def write_certificates(
+    authority: Path, certificate: Path, key: Path, name: str = "localhost"
+) -> None:
+    """Make an authority and a certificate of it for a name and the loopback address, for a day."""
     authority_key = ec.generate_private_key(ec.SECP256R1())
     server_key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "spicedb")])
     names = x509.SubjectAlternativeName(
-        [x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
+        [x509.DNSName(name), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
     )
 
-    def builder(name: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def builder(
+        holder: x509.Name, public_key: ec.EllipticCurvePublicKey
+    ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
-            .subject_name(name)
+            .subject_name(holder)
             .issuer_name(issuer)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
