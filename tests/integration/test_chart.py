@@ -351,6 +351,21 @@ def test_embedded_spicedb_is_new_enough_and_says_so() -> None:
     assert "--telemetry-endpoint=" in spicedb["args"]
 
 
+def test_the_real_spicedb_knows_every_flag() -> None:
+    pod = pod_specs(rendered("embedded on Postgres"))[f"{RELEASE}-spicedb"]
+    for container in containers(pod):
+        words = [argument for argument in container["args"] if not argument.startswith("--")]
+        flags = {argument.partition("=")[0] for argument in container["args"]} - {*words}
+        # Each flag can be set by a variable, too.
+        flags |= {
+            f"--{entry['name'].removeprefix('SPICEDB_').lower().replace('_', '-')}"
+            for entry in container["env"]
+        }
+        command = [tools.path("spicedb"), *words, "--help"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert flags <= {*re.findall(r"--[a-z-]+", shown)}
+
+
 def test_postgres_is_migrated_first() -> None:
     pod = pod_specs(rendered("embedded on Postgres"))[f"{RELEASE}-spicedb"]
     (migrate,) = pod["initContainers"]
@@ -439,7 +454,8 @@ def test_notes_say_what_to_do_next_in_five_lines() -> None:
         ({"spicedb": {"embedded": {"datastoreEngine": "postgres"}}}, "datastoreUriSecret.name"),
         ({"spicedb": {"embedded": {"datastoreEngine": "mysql"}}}, "datastoreEngine"),
         (external(tokenSecret={"name": ""}), "tokenSecret.name"),
-        (external(endpoint="https://spicedb"), "endpoint"),
+        (external(endpoint="https://spicedb"), "host:port, without https://"),
+        (external(endpoint="spicedb"), "host:port"),
         (external(ca={"secretName": "a", "configMapName": "b"}), "Two CA bundles"),
         (external(ca={"secretName": "a"}, insecure=True), "plaintext"),
         ({"watchNamespaces": [NAMESPACE]}, "the operator's own namespace"),

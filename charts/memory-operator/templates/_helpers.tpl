@@ -87,6 +87,9 @@ Refuse values that contradict each other, where the schema can't say it in clear
 {{- define "memory-operator.validate" -}}
 {{- $embedded := .Values.spicedb.embedded }}
 {{- $external := .Values.spicedb.external }}
+{{- if not (regexMatch "^([^\\s/]+:[0-9]{1,5})?$" $external.endpoint) }}
+{{- fail (printf "spicedb.external.endpoint is host:port, without https:// or a path; not %q." $external.endpoint) }}
+{{- end }}
 {{- if and $embedded.enabled $external.endpoint }}
 {{- fail "Two SpiceDBs: either set spicedb.embedded.enabled=false, or leave spicedb.external.endpoint empty." }}
 {{- end }}
