@@ -74,7 +74,7 @@ _BUILDAH = (
 )
 _KEPT_ARCHIVES = 3
 
-# What the official slim image is without, and what only the making of it needed.
+# What the official slim image is without, and what only the making of it needed; and its way of apt.
 _NOT_IN_SLIM = (
     "usr/share/doc",
     "usr/share/info",
@@ -83,6 +83,11 @@ _NOT_IN_SLIM = (
     "var/cache/apt",
     "var/lib/apt/lists",
 )
+_APT_KEEPS_NOTHING = """\
+APT::Keep-Downloaded-Packages "false";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +226,7 @@ def _build_debian() -> None:
     for folder in _NOT_IN_SLIM:
         shutil.rmtree(root / folder)
         (root / folder).mkdir()
+    (root / "etc/apt/apt.conf.d/keep-nothing").write_text(_APT_KEEPS_NOTHING)
     context.mkdir()
     (context / "Dockerfile").write_text(_DEBIAN_DOCKERFILE)
     run("tar", "-C", root, "-cf", context / "root.tar", ".")  # only an archive keeps its owners
