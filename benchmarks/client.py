@@ -54,12 +54,20 @@ class Grants:
         return await self._send("GET", self._url)
 
     async def watch(self, version: str) -> AsyncIterator[Json]:
-        """Give every event after a resource version."""
-        query = {"watch": "1", "resourceVersion": version}
-        async with self._session.get(self._url, params=query) as answer:
-            answer.raise_for_status()
-            async for line in answer.content:
-                yield json.loads(line)
+        """Give every event after a resource version.
+
+        The API server ends the watch of a client that is too slow: it goes on where it ended.
+        """
+        while True:
+            query = {"watch": "1", "resourceVersion": version}
+            async with self._session.get(self._url, params=query) as answer:
+                answer.raise_for_status()
+                async for line in answer.content:
+                    event: Json = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise RuntimeError(f"the watch has failed: {event['object']}")
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    yield event
 
     async def _send(self, method: str, url: str, body: Json | None = None) -> Json:
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
