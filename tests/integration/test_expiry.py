@@ -19,6 +19,7 @@ from authzed.api.v1 import (
     WriteRelationshipsRequest,
     WriteSchemaRequest,
 )
+
 from tests.support.access import CONSISTENCIES, Access, check_permission, watch_access
 from tests.support.spicedb import SpiceDB
 from tests.support.validation import parse_relationship

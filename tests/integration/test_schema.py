@@ -24,6 +24,7 @@ from authzed.api.v1 import (
     WriteRelationshipsRequest,
     WriteSchemaRequest,
 )
+
 from tests.support.spicedb import SpiceDB
 from tests.support.validation import Assertion, load, parse_relationship
 
