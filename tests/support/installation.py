@@ -56,10 +56,9 @@ class Installation:
         """
         self.create_namespace()
         images = self.cluster.images()
-        settings = _image("image", images.operator)
-        settings |= _image("spicedb.embedded.image", images.spicedb)
-        settings |= {name.replace("__", "."): value for name, value in values.items()}
-        flags = [f"--set={name}={value}" for name, value in settings.items()]
+        flags = [f"--set={name.replace('__', '.')}={value}" for name, value in values.items()]
+        flags += _image("image", images.operator)
+        flags += _image("spicedb.embedded.image", images.spicedb)
         return self.helm(
             "upgrade",
             "--install",
@@ -190,6 +189,7 @@ class Installation:
         return f"\n{pods}\n{events}"
 
 
-def _image(value: str, image: str) -> dict[str, str]:
+def _image(value: str, image: str) -> list[str]:
     repository, _, tag = image.rpartition(":")
-    return {f"{value}.repository": repository, f"{value}.tag": tag}
+    # As strings: helm would make a number of a tag that has only digits.
+    return [f"--set-string={value}.repository={repository}", f"--set-string={value}.tag={tag}"]
