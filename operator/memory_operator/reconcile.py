@@ -94,6 +94,8 @@ class Reconciler:
     last_progress: float = field(default_factory=time.monotonic)
     _settled: dict[ObjectKey, tuple[Any, ...]] = field(default_factory=dict)
     _failures: dict[ObjectKey, int] = field(default_factory=dict)
+    _noted: dict[ObjectKey, tuple[str, int, frozenset[str]]] = field(default_factory=dict)
+    """Audit lines that this process has written for a resource's uid and generation."""
 
     def observe(self, body: dict[str, Any], *, gone: bool = False) -> None:
         """Take in what the API server says of an object, and ask for what it touches.
@@ -258,7 +260,11 @@ class Reconciler:
         await self._write(works[half:])
 
     def _record(self, work: _Work) -> None:
-        if not work.zed_token:
+        """Write the audit line of a change; also of one after which a process was killed.
+
+        Such a change is in SpiceDB and not in the status. Its line shows the same before and after.
+        """
+        if not work.zed_token and not self._left_unrecorded(work):
             return
         action: audit.Action = "changed"
         if not work.verdict.desired.required:
@@ -266,8 +272,10 @@ class Reconciler:
         elif work.resource and _was_ready(work.resource):
             action = "repaired"
             DRIFT_REPAIRS.labels(work.key.kind.value).inc()
-        elif not work.before:
+        elif not work.before or not work.zed_token:
             action = "granted"
+        if work.resource:
+            self._is_first(work.resource, "revoked" if action == "revoked" else "granted")
         audit.record(
             action,
             work.key,
@@ -276,6 +284,24 @@ class Reconciler:
             after=work.current,
             zed_token=work.zed_token,
         )
+
+    def _left_unrecorded(self, work: _Work) -> bool:
+        resource = work.resource
+        if resource is None or work.problem or plan(work.current, work.verdict.desired):
+            return False
+        if resource.metadata.deleting:
+            claimed = FINALIZER in resource.metadata.finalizers
+            return claimed and self._is_first(resource, "revoked")
+        granted = bool(work.verdict.desired.required) and not _was_ready(resource)
+        return granted and self._is_first(resource, "granted")
+
+    def _is_first(self, resource: Resource[Model], action: str) -> bool:
+        """Say whether no such line was written for this state of the resource, and note it."""
+        uid, generation = resource.metadata.uid, resource.metadata.generation
+        noted = self._noted.get(resource.key)
+        seen = noted[2] if noted and noted[:2] == (uid, generation) else frozenset()
+        self._noted[resource.key] = (uid, generation, seen | {action})
+        return action not in seen
 
     async def _finish(self, work: _Work) -> None:
         """Write the status, or let go of an object whose relationships are gone."""
@@ -305,6 +331,7 @@ class Reconciler:
         status = self._status(resource, work.verdict, work.problem, work.zed_token)
         if status == resource.status:
             return
+        self._record_time(resource, status)
         before = resource.status.model_dump(by_alias=True, exclude_none=True, mode="json")
         after = status.model_dump(by_alias=True, exclude_none=True, mode="json")
         gone = dict.fromkeys(before.keys() - after.keys())
@@ -334,13 +361,17 @@ class Reconciler:
             **dict(verdict.status),
         )
 
-    def _announce(self, resource: Resource[Model], status: Status) -> None:
+    def _record_time(self, resource: Resource[Model], status: Status) -> None:
+        """Write an audit line of what time did, before the status says it: rather twice than not."""
         before, after = resource.status.condition(ACTIVE), status.condition(ACTIVE)
-        if before and after and before.reason != after.reason:
-            if after.reason == "Active":
-                audit.record("opened", resource.key, resource.metadata)
-            elif after.reason == "Expired":
-                audit.record("ended", resource.key, resource.metadata)
+        if before is None or after is None or before.reason == after.reason:
+            return
+        if after.reason == "Active" and self._is_first(resource, "opened"):
+            audit.record("opened", resource.key, resource.metadata)
+        if after.reason == "Expired" and self._is_first(resource, "ended"):
+            audit.record("ended", resource.key, resource.metadata)
+
+    def _announce(self, resource: Resource[Model], status: Status) -> None:
         for event in transitions(resource.status.conditions, status.conditions):
             self.announcer.announce(Announcement(resource.key, resource.metadata.uid, *event))
 
@@ -384,6 +415,7 @@ class Reconciler:
             self._settled[key] = _fingerprint(work.resource)
         else:
             self._settled.pop(key, None)
+            self._noted.pop(key, None)
         self.queue.done(key, again_at)
         self._ask_unless_settled(key)
 

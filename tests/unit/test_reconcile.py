@@ -1077,6 +1077,40 @@ async def test_each_change_of_access_leaves_one_line(
     assert "U2" not in json.dumps(lines)
 
 
+async def test_no_crash_loses_the_line_of_a_change(
+    world: World, audit: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Whichever call it is killed before: each change is told at least once, none too often."""
+
+    async def life(world: World) -> None:
+        grant = world.grant("shift", "dev", validTo=60)
+        await world.settle()
+        world.kube.edit(grant, grantorRole="sre")
+        await world.settle()
+        world.kube.delete(grant)
+        await world.settle()
+
+    await life(world)
+    assert [line["audit"] for line in audit()] == ["granted", "changed", "revoked"]
+
+    for moment in range(world.fate.calls):
+        seen = len(audit())
+        killed = World()
+        killed.fate.kill_before = moment
+        with suppress(KilledError):
+            await life(killed)
+        told = {(line["generation"], line["audit"]) for line in audit()[seen:]}
+        killed.restart()
+        await drift_check(killed).check()
+        await killed.settle()
+        lines = audit()[seen:]
+        assert len(lines) <= len(told) + 1, moment
+        if killed.spicedb.writes:
+            assert any(line["audit"] == "granted" for line in lines), moment
+        if not killed.kube.listing():
+            assert lines[-1]["audit"] == "revoked", moment
+
+
 # Crashes
 
 
