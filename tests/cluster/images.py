@@ -27,6 +27,7 @@ from tests.cluster.host import (
 DEBIAN = "docker.io/library/debian:bookworm-slim"
 SPICEDB_OFFICIAL = f"authzed/spicedb:{tools.SPICEDB_VERSION}"
 SPICEDB_BUILT = f"localhost/spicedb:{tools.SPICEDB_VERSION}"
+_OPERATOR = "localhost/memory-operator"
 PAUSE = f"localhost/pause:{tools.KUBERNETES_VERSION}"
 
 # What the Dockerfile copies, and what says how.
@@ -110,7 +111,7 @@ def operator_name(repository: Path = REPOSITORY) -> str:
         for file in _files_in(repository / name):
             digest.update(f"{file.relative_to(repository)}\0{file.stat().st_size}\0".encode())
             digest.update(file.read_bytes())
-    return f"localhost/memory-operator:{digest.hexdigest()[:12]}"
+    return f"{_OPERATOR}:{digest.hexdigest()[:12]}"
 
 
 def operator() -> Image:
@@ -121,7 +122,7 @@ def operator() -> Image:
             if not image.archive.exists():
                 _build_debian()
                 _build(image, REPOSITORY, minutes=3)
-                _forget_older_than(image)
+                _forget_old_builds()
     return image
 
 
@@ -244,10 +245,12 @@ def _write_archive(image: Image) -> None:
     unfinished.rename(image.archive)
 
 
-def _forget_older_than(image: Image) -> None:
-    """Keep the archives of a few builds: every change of the operator makes one."""
-    siblings = image.archive.parent.glob("localhost_memory-operator_*.tar")
-    for old in sorted(siblings, key=lambda file: file.stat().st_mtime)[:-_KEPT_ARCHIVES]:
+def _forget_old_builds() -> None:
+    """Keep a few of the operator's images: every change of the code makes one."""
+    archives = (cache_directory() / "images").glob("localhost_memory-operator_*.tar")
+    for old in sorted(archives, key=lambda file: file.stat().st_mtime)[:-_KEPT_ARCHIVES]:
+        tag = old.stem.rpartition("_")[2]
+        succeeds(*_buildah("rmi", "--force", f"{_OPERATOR}:{tag}"), timeout=60)
         old.unlink()
 
 

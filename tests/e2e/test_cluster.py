@@ -16,6 +16,7 @@ from tests.cluster.host import state_directory, wait_until
 from tests.cluster.process import Processes
 
 NAMESPACE = "cluster-tests"
+POD = "server"  # not the Service's name: a pod knows its own without asking cluster DNS
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 # Run within a pod: reaches the API server as any client in a pod does, and itself through its Service.
@@ -37,8 +38,10 @@ def pod(cluster: Cluster) -> Iterator[str]:
     """A pod under the strictest rules that a namespace can have, behind a Service."""
     image = cluster.images().operator
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(_manifests(image)))
-    cluster.kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=120s", "-n", NAMESPACE)
-    yield "web"
+    cluster.kubectl(
+        "wait", f"pod/{POD}", "--for=condition=Ready", "--timeout=120s", "-n", NAMESPACE
+    )
+    yield POD
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
@@ -68,7 +71,13 @@ def test_logs_are_shown(cluster: Cluster, pod: str) -> None:
 def test_a_service_has_a_name_in_pods_even_for_the_pod_behind_it(
     cluster: Cluster, pod: str
 ) -> None:
-    assert _python(cluster, pod, ASK_SERVICE).split() == ["200", "200", "200"]
+    # kube-proxy learns a moment later than the API server that the pod is ready.
+    answered = ["200", "200", "200"]
+    wait_until(
+        "answers by name",
+        lambda: _python(cluster, pod, ASK_SERVICE, check=False).split() == answered,
+        seconds=20,
+    )
 
 
 def test_a_pod_reaches_the_api_server_and_can_verify_it(cluster: Cluster, pod: str) -> None:
@@ -114,12 +123,12 @@ def _mentions(pid: int | None, directory: Path) -> bool:
         return False
 
 
-def _python(cluster: Cluster, pod: str, script: str) -> str:
-    return cluster.kubectl("exec", "-i", pod, "-n", NAMESPACE, "--", "python3", "-", input=script)
+def _python(cluster: Cluster, pod: str, script: str, *, check: bool = True) -> str:
+    command = ["exec", "-i", pod, "-n", NAMESPACE, "--", "python3", "-"]
+    return cluster.kubectl(*command, input=script, check=check)
 
 
 def _manifests(image: str) -> list[dict[str, object]]:
-    meta = {"name": "web", "namespace": NAMESPACE, "labels": {"app": "web"}}
     container = {
         "name": "web",
         "image": image,
@@ -141,7 +150,7 @@ def _manifests(image: str) -> list[dict[str, object]]:
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": meta,
+            "metadata": {"name": POD, "namespace": NAMESPACE, "labels": {"app": "web"}},
             "spec": {
                 "containers": [container],
                 "securityContext": {
@@ -154,7 +163,7 @@ def _manifests(image: str) -> list[dict[str, object]]:
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": meta,
+            "metadata": {"name": "web", "namespace": NAMESPACE},
             "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]},
         },
     ]
