@@ -185,10 +185,10 @@ def new_organization(api: client.ApiClient, name: str = "") -> Iterator[Organiza
                 raise
 
 
-def rows(spicedb: SyncClient, organization: str = "") -> set[str]:
+def rows(spicedb: SyncClient, organization: str = "", *, types: Iterable[str] = _TYPES) -> set[str]:
     """Give the operator's rows in zed's notation; of one organisation (by resource) if it is named."""
     found = set()
-    for type_ in _TYPES:
+    for type_ in types:
         request = ReadRelationshipsRequest(
             consistency=Consistency(fully_consistent=True),
             relationship_filter=RelationshipFilter(resource_type=type_),
