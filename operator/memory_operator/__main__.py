@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValidationError as error:
         for item in error.errors(include_url=False, include_input=False):
             name = "_".join(str(part) for part in item["loc"]).upper()
-            print(f"MEMORY_OPERATOR_{name}: {item['msg']}", file=sys.stderr)
+            message = item["msg"].removeprefix("Value error, ")
+            print(f"MEMORY_OPERATOR_{name}: {message}" if name else message, file=sys.stderr)
         return 2
     except Error as error:
         print(f"memory-operator: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from memory_operator.api import Kind, ObjectKey
 from memory_operator.desired import OWNED_RELATIONS, unit_of
-from memory_operator.errors import Error, SpiceDBRefusedError, SpiceDBUnavailableError
+from memory_operator.errors import Error, SpiceDBError, SpiceDBRefusedError
 from memory_operator.identity import encode
 from memory_operator.kube import Kubernetes
 from memory_operator.metrics import DRIFT_CHECKS, ORPHANS, SCHEMA_REFUSED, SPICEDB_OUTDATED
@@ -98,6 +98,7 @@ class DriftCheck:
                 if not self.complete:
                     # What can't be compared in bulk is at least reported, resource by resource.
                     self._reconciler.recheck_all()
+                self.finished_at = time.monotonic()  # in vain, but not stuck
                 self.tried.set()
                 await asyncio.sleep(_RETRY)
                 continue
@@ -178,7 +179,7 @@ class ServerWatch:
         try:
             await self._check_version()
             written = await self._ensure_schema()
-        except SpiceDBUnavailableError as error:
+        except SpiceDBError as error:
             server.reachable = False
             self._misses += 1
             if self._misses == _MISSES:

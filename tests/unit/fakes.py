@@ -66,6 +66,7 @@ class FakeSpiceDB(SpiceDB):
         self.schema: str | None = "the schema"
         self.server_version = "v1.57.1"
         self.refuses_schema = ""
+        self.refuses_everything = ""
         self.away = False
         self.answers_lost = 0
         """So many writes take effect but their answer never arrives."""
@@ -162,6 +163,8 @@ class FakeSpiceDB(SpiceDB):
         self._fate.step()
         if self.away:
             raise SpiceDBUnavailableError("SpiceDB does not answer (UNAVAILABLE)")
+        if self.refuses_everything:
+            raise SpiceDBRefusedError(self.refuses_everything)
         if needs_schema and self.schema is None:
             raise SpiceDBRefusedError("object definition `agent` not found")
 

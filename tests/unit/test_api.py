@@ -205,6 +205,7 @@ def test_an_instant_may_be(field: str, instant: str) -> None:
         pytest.param(" 2027-01-01T00:00:00Z", id="a space"),
         pytest.param("\uff12\uff10\uff12\uff17-01-01T00:00:00Z", id="full-width digits"),
         pytest.param(["2027-01-01T00:00:00Z"], id="a list"),
+        pytest.param(None, id="an explicit null"),
     ],
 )
 def test_an_instant_may_not_be(field: str, instant: Any) -> None:

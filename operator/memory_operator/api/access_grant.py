@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from memory_operator.api.common import Instant, Label, Model, ResourceName, Status
 
@@ -62,6 +62,14 @@ class AccessGrantSpec(
 
     reason: Annotated[str | None, Field(max_length=1024)] = None
     """Why, for the people who read it later."""
+
+    @field_validator("valid_from", "valid_to", mode="before")
+    @classmethod
+    def _null_is_no_instant(cls, value: object) -> object:
+        # The API server refuses it too. Here nothing else stands between a typo and "for ever".
+        if value is None:
+            raise ValueError("null is no instant: leave the field out")
+        return value
 
     @model_validator(mode="after")
     def _window_is_not_empty(self) -> "AccessGrantSpec":
