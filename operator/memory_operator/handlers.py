@@ -22,6 +22,24 @@ class Memo(kopf.Memo):
     monitor: WatchMonitor
 
 
+class _NoStates(kopf.DiffBaseStorage):
+    """Keeps no states to compare with: only change handlers ask for them.
+
+    kopf would extract one from a deep copy of every object that the watch brings.
+    """
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """Extract nothing."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        """Give nothing."""
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Store nothing."""
+
+
 def registry() -> kopf.OperatorRegistry:
     """Register the one handler for each kind, and how to log in."""
     handlers = kopf.OperatorRegistry()
@@ -54,6 +72,7 @@ def settings() -> kopf.OperatorSettings:
     """
     options = kopf.OperatorSettings()
     options.posting.enabled = False
+    options.persistence.diffbase_storage = _NoStates()
     options.scanning.disabled = True  # needs no right to list CRDs and namespaces
     options.watching.chunk_size = 500
     options.networking.request_timeout = 30

@@ -71,7 +71,7 @@ def parse_instant(value: Any) -> datetime:
         return value
     if not isinstance(value, str) or not re.fullmatch(_INSTANT, value, re.ASCII):
         raise ValueError(_INSTANT_RULE)
-    return datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return datetime.fromisoformat(value)
 
 
 def format_instant(value: datetime) -> str:
