@@ -305,7 +305,7 @@ def _cell(values: list[float]) -> str:
 
 
 def _number(value: float) -> str:
-    whole = value >= _WHOLE_FROM or value.is_integer()
+    whole = value >= _WHOLE_FROM or value == round(value)
     return f"{value:,.0f}" if whole else f"{value:.3g}"
 
 
