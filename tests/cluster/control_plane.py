@@ -110,6 +110,9 @@ class ControlPlane:
             f"--cluster-signing-cert-file={pki}/ca.crt",
             f"--cluster-signing-key-file={pki}/ca.key",
             "--use-service-account-credentials",
+            # the default limits hold each start back for seconds: every controller asks for a token
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
             "--leader-elect=false",  # there is one: no need to wait for a lease
             "--secure-port=0",  # nobody asks it anything, and several may run on one machine
         ]

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +61,7 @@ def run_slowly(
     started = time.monotonic()
     with log.open("w") as output:
         process = subprocess.Popen(
-            command,
+            [*_dies_with_us(), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -82,6 +83,11 @@ def run_slowly(
         last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         shown = " ".join(str(part) for part in command)
         raise ClusterError(f"{shown}\nfailed with {process.returncode} ({log}):\n{last_lines}")
+
+
+def _dies_with_us() -> tuple[str, ...]:
+    """The words that let a command end when we are killed, where the system has them."""
+    return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
 def succeeds(*command: str | Path, timeout: float = 20) -> bool:

@@ -66,9 +66,9 @@ ADD root.tar /
 CMD ["bash"]
 """
 
-# Storage is mounted while buildah works. In a mount namespace of its own no mount is left, even if it
-# is killed; its record of what is mounted ($0) has to go at the same time.
-_IN_OWN_MOUNTS = ("unshare", "--mount")
+# Storage is mounted while buildah works. In namespaces of its own no mount and no process is left, even
+# if it is killed; its record of what is mounted ($0) has to go at the same time.
+_ALONE = ("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child")
 _BUILDAH = (
     'mkdir -p "$0" && mount -t tmpfs tmpfs "$0"'
     ' && root="$1" && shift && exec buildah --root "$root" --runroot "$0" "$@"'
@@ -218,7 +218,7 @@ def _build_debian() -> None:
         return
     root, context = _work() / "root", _work() / "debian"
     run_slowly(
-        *_IN_OWN_MOUNTS,
+        *_ALONE,
         *("debootstrap", "--variant=minbase", "bookworm", root),
         what="making the Debian base image",
         minutes=2,
@@ -267,7 +267,7 @@ def _buildah(*arguments: str | Path) -> tuple[str | Path, ...]:
     storage = cache_directory() / "buildah"
     settings = ("BUILDAH_ISOLATION=chroot", "STORAGE_DRIVER=overlay", f"TMPDIR={_work()}")
     return (
-        *_IN_OWN_MOUNTS,
+        *_ALONE,
         *("env", *settings, "sh", "-c", _BUILDAH, storage / "run", storage / "root"),
         *arguments,
     )

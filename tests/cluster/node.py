@@ -29,6 +29,17 @@ INTERFACES = Path("/sys/class/net")
 # the machine they stay empty, and stay: to remove one would unmount it in every other node.
 _OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/cni", "/var/log")
 
+# What the kubelet would set for the whole machine, and leave set: within the node it reads these, as
+# it wants them, and the machine keeps its own.
+_MACHINE_SYSCTLS = {
+    "kernel/keys/root_maxbytes": 25_000_000,
+    "kernel/keys/root_maxkeys": 1_000_000,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+}
+
 # The node's first process. $1 is the cluster's folder, $2 the program to become.
 _INIT = """
 set -eu
@@ -38,6 +49,12 @@ mkdir -p /run/netns
 for folder in {folders}; do
   mkdir -p "$1/node$folder"
   mount --bind "$1/node$folder" "$folder"
+done
+for sysctl in {sysctls}; do
+  name=${{sysctl%=*}} copy=/run/sysctls/${{sysctl%=*}}
+  mkdir -p "$(dirname "$copy")"
+  echo "${{sysctl#*=}}" >"$copy"
+  mount --bind "$copy" "/proc/sys/$name"
 done
 ip link set lo up
 echo 1 >/proc/sys/net/ipv4/ip_forward
@@ -81,8 +98,7 @@ class Node:
         self.processes.start(
             "namespaces",
             *("unshare", "--mount", "--net", "--pid", "--mount-proc", "--fork", "--kill-child"),
-            *("sh", "-c", _INIT.format(folders=" ".join(_OWN_FOLDERS)), "node"),
-            *(self.directory, tools.path("pause")),
+            *("sh", "-c", first_process_script(), "node", self.directory, tools.path("pause")),
         )
         wait_until("the node's namespaces", self._has_namespaces, seconds=20)
         network = self._connect()
@@ -208,6 +224,14 @@ class Node:
     def _containerd_answers(self) -> bool:
         self.processes.check("containerd")
         return succeeds(*self._ctr(), "version")
+
+
+def first_process_script() -> str:
+    """What prepares the namespaces, before it becomes the node's first process."""
+    return _INIT.format(
+        folders=" ".join(_OWN_FOLDERS),
+        sysctls=" ".join(f"{name}={value}" for name, value in _MACHINE_SYSCTLS.items()),
+    )
 
 
 def _interfaces() -> set[str]:

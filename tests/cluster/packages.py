@@ -44,6 +44,7 @@ IMAGES = ("buildah", "debootstrap", "unshare")
 
 def ensure(programs: Iterable[str]) -> None:
     """Install what is missing, where this is Debian and we may; otherwise say what to install."""
+    _extend_path()
     packages = sorted({_PACKAGES[program] for program in programs if not _is_installed(program)})
     if not packages:
         return
@@ -63,7 +64,12 @@ def cni_directory() -> Path:
     )
 
 
+def _extend_path() -> None:
+    """Find the administrator's programs too: a shell without a login often has them not."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    missing = [folder for folder in ("/usr/sbin", "/sbin") if folder not in folders]
+    os.environ["PATH"] = os.pathsep.join([*folders, *missing])
+
+
 def _is_installed(program: str) -> bool:
-    # The administrator's programs are not always on the PATH of a shell without a login.
-    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    return found is not None or (cni_directory() / program).exists()
+    return shutil.which(program) is not None or (cni_directory() / program).exists()

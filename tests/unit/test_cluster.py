@@ -348,6 +348,12 @@ def test_the_configurations_are_well_formed(tmp_path: Path) -> None:
     assert endpoints["endpoints"] == [{"addresses": ["10.243.0.2"]}]
 
 
+def test_the_first_process_of_a_node_is_prepared_by_a_script_that_a_shell_can_read() -> None:
+    script = node.first_process_script()
+    run("sh", "-n", "-c", script)
+    assert "kernel/panic=10 " in script
+
+
 def test_two_nodes_have_different_cables() -> None:
     first, second = node.Network(0), node.Network(255)
     assert (first.link, first.host_address, first.node_address) == (
