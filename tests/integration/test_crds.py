@@ -10,11 +10,12 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from authzed.api.v1 import SyncClient
 from kubernetes import client
 
 from memory_operator.names import API_VERSION, FIELD_MANAGER, FINALIZER, GROUP, VERSION
 from tests import cluster
-from tests.support.organization import Organization, instant, new_organization
+from tests.support.organization import Organization, instant, new_organization, rows
 
 Json = dict[str, Any]
 
@@ -420,6 +421,22 @@ def test_refuses_null_however_it_is_created(
 
     assert f"{field} can't be null: give it an instant, or leave it out" in answer
     assert tenant.get("AccessGrant", "null") is None
+
+
+def test_grants_nothing_by_a_null_that_kubectl_has_left_out(
+    control_plane: cluster.Cluster, organization: Organization, zed: SyncClient
+) -> None:
+    """A client-side apply that creates an object sends no null, so the API server can't refuse it."""
+    spec = _spec("AccessGrant", {"validTo": None})
+    apply = ("apply", "-f", "-")
+    control_plane.kubectl(*apply, input=_yaml(organization.name, "AccessGrant", "null", spec))
+
+    organization.wait_condition("AccessGrant", "null", "False", "InvalidSpec")
+    assert rows(zed, organization.name) == set()
+    del spec["validTo"]
+    control_plane.kubectl(*apply, input=_yaml(organization.name, "AccessGrant", "null", spec))
+    organization.wait_ready("AccessGrant")
+    assert len(rows(zed, organization.name)) == 2
 
 
 def test_takes_null_for_absent_where_nothing_is_granted_by_it(tenant: Organization) -> None:

@@ -4,6 +4,7 @@
 `spec` empty and says why in `problem`, so that one bad object is reported and never stops the others.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -47,6 +48,8 @@ __all__ = [
     "window",
 ]
 
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
 MODELS: dict[Kind, tuple[type[Model], type[Status]]] = {
     Kind.MEMORY_AGENT: (MemoryAgentSpec, MemoryAgentStatus),
     Kind.IDENTITY_LINK: (IdentityLinkSpec, IdentityLinkStatus),
@@ -84,11 +87,35 @@ def read(body: Mapping[str, Any]) -> Resource[Model]:
         spec = spec_model.model_validate(body.get("spec") or {})
     except ValidationError as error:
         problem = _explain(error)
+    if problem_of_apply := _nulled_instants(body):
+        spec, problem = None, problem_of_apply
     try:
         status = status_model.model_validate(body.get("status") or {})
     except ValidationError:
         status = status_model()  # written by somebody else: ours will replace it
     return Resource(key, Metadata.read(metadata), spec, status, problem)
+
+
+def _nulled_instants(body: Mapping[str, Any]) -> str:
+    """Say which instants were null in what was given to ``kubectl apply``, if any were.
+
+    The API server refuses a null, but a client-side apply leaves it out of what it creates: an empty
+    value in a template would become a grant without an end. The annotation still has it.
+    """
+    if body["kind"] != Kind.ACCESS_GRANT:
+        return ""
+    applied = body["metadata"].get("annotations", {}).get(_LAST_APPLIED, "")
+    if ":null" not in applied:
+        return ""
+    spec = body.get("spec") or {}
+    try:
+        given = json.loads(applied)["spec"]
+        nulled = [f for f in ("validFrom", "validTo") if f not in spec and given.get(f, "") is None]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ""  # not what kubectl writes
+    return "; ".join(
+        f"spec.{field}: null was applied: give it an instant, or leave it out" for field in nulled
+    )
 
 
 def _explain(error: ValidationError) -> str:
