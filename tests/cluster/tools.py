@@ -38,12 +38,12 @@ OLDEST_GO = (1, 21)  # the first that fetches the Go version which a module asks
 
 @dataclasses.dataclass(frozen=True)
 class Tool:
-    """Something to build: `commands` are run one after the other and write into the folder `{out}`."""
+    """Something that Go builds: the command writes into the folder `{out}`."""
 
     name: str
     version: str
     minutes: int  # on two cores, with nothing built before
-    commands: tuple[tuple[str, ...], ...]
+    command: tuple[str, ...]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     links: tuple[str, ...] = ()
 
@@ -86,14 +86,13 @@ def _build_now(tool: Tool) -> None:
         "GOWORK": "off",
         **tool.environment,
     }
-    for command in tool.commands:
-        run_slowly(
-            *(go, *(part.format(out=unfinished) for part in command)),
-            what=f"building {tool.name} {tool.version}",
-            minutes=tool.minutes,
-            log=cache_directory() / f"{tool.name}-build.log",
-            environment=environment,
-        )
+    run_slowly(
+        *(go, *(part.format(out=unfinished) for part in tool.command)),
+        what=f"building {tool.name} {tool.version}",
+        minutes=tool.minutes,
+        log=cache_directory() / f"{tool.name}-build.log",
+        environment=environment,
+    )
     for link in tool.links:
         (unfinished / link).symlink_to(tool.name)
     unfinished.rename(tool.directory)  # atomic: the folder is there only when it is complete
@@ -160,7 +159,7 @@ def says_version(shown: str, version: str) -> bool:
 def _install(name: str, package: str, version: str, minutes: int, **environment: str) -> Tool:
     """A tool that its own Go module describes completely."""
     command = ("install", "-trimpath", "-ldflags=-s -w", f"{package}@{version}")
-    return Tool(name, version, minutes, (command,), environment)
+    return Tool(name, version, minutes, command, environment)
 
 
 def _kube() -> Tool:
@@ -173,14 +172,13 @@ def _kube() -> Tool:
         f"-s -w -X {version}.gitVersion={KUBERNETES_VERSION}"
         f" -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
     )
-    build_here = ("build", "-C", str(KUBE_MODULE), "-trimpath", "-buildvcs=false")
     return Tool(
         name="kube",
         version=f"{KUBERNETES_VERSION}-{digest}",
         minutes=12,
-        commands=(
-            (*build_here, "-ldflags", flags, "-o", "{out}/kube", "."),
-            (*build_here, "-ldflags", "-s -w", "-o", "{out}/pause", "./pause"),
+        command=(
+            *("build", "-C", str(KUBE_MODULE), "-trimpath", "-buildvcs=false", "-ldflags", flags),
+            *("-o", "{out}/", ".", "./pause"),
         ),
         links=KUBE_PARTS,
     )

@@ -154,7 +154,9 @@ def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_no_tool(
 def test_a_build_gives_every_part_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _program(
         tmp_path / "go",
-        'test "$1" = version && echo go1.26 && exit; while [ "$1" != -o ]; do shift; done; echo >"$2"',
+        'test "$1" = version && echo go1.26 && exit\n'
+        'while [ "$1" != -o ]; do shift; done\n'
+        'touch "$2kube" "$2pause"',
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert tools.path("etcd").resolve() == tools.path("kubelet").resolve()
