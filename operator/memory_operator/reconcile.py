@@ -287,13 +287,16 @@ class Reconciler:
 
     def _left_unrecorded(self, work: _Work) -> bool:
         resource = work.resource
+        if resource and _was_ready(resource) and not resource.metadata.deleting:
+            # It had its line before it was Ready, and needs no other one after an outage.
+            self._is_first(resource, "granted")
+            return False
         if resource is None or work.problem or plan(work.current, work.verdict.desired):
             return False
         if resource.metadata.deleting:
             claimed = FINALIZER in resource.metadata.finalizers
             return claimed and self._is_first(resource, "revoked")
-        granted = bool(work.verdict.desired.required) and not _was_ready(resource)
-        return granted and self._is_first(resource, "granted")
+        return bool(work.verdict.desired.required) and self._is_first(resource, "granted")
 
     def _is_first(self, resource: Resource[Model], action: str) -> bool:
         """Say whether no such line was written for this state of the resource, and note it."""
@@ -331,7 +334,8 @@ class Reconciler:
         status = self._status(resource, work.verdict, work.problem, work.zed_token)
         if status == resource.status:
             return
-        self._record_time(resource, status)
+        if not work.zed_token:  # else an edit did it, and has its line
+            self._record_time(resource, status)
         before = resource.status.model_dump(by_alias=True, exclude_none=True, mode="json")
         after = status.model_dump(by_alias=True, exclude_none=True, mode="json")
         gone = dict.fromkeys(before.keys() - after.keys())

@@ -1111,6 +1111,63 @@ async def test_no_crash_loses_the_line_of_a_change(
             assert lines[-1]["audit"] == "revoked", moment
 
 
+async def test_an_outage_in_which_nothing_changed_leaves_no_line(
+    world: World, audit: Callable[[], list[dict[str, Any]]]
+) -> None:
+    populate(world)
+    await world.settle()
+    world.restart()
+    await drift_check(world).check()
+    seen = len(audit())
+
+    world.spicedb.away = True
+    world.reconciler.recheck_all()
+    await world.settle_later(5)
+    world.spicedb.away = False
+    await world.settle_later(30)
+
+    assert_true(world)
+    assert audit()[seen:] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "action"),
+    [
+        pytest.param({"validTo": 60}, {"validTo": -1}, "revoked", id="ended by an edit"),
+        pytest.param(
+            {"validFrom": 60, "validTo": 90}, {"validFrom": -60}, "changed", id="opened by an edit"
+        ),
+    ],
+)
+async def test_what_an_edit_did_is_not_said_of_time(
+    world: World,
+    audit: Callable[[], list[dict[str, Any]]],
+    before: dict[str, int],
+    after: dict[str, int],
+    action: str,
+) -> None:
+    spec: dict[str, Any] = {**before}
+    grant = world.grant("oncall", "dev", **spec)
+    await world.settle()
+    world.now += timedelta(seconds=5)
+    world.kube.edit(grant, **{name: world.instant(value) for name, value in after.items()})
+    await world.settle()
+    assert [line["audit"] for line in audit()] == ["granted", action]
+
+
+async def test_a_deletion_whose_answer_is_lost_leaves_its_line(
+    world: World, audit: Callable[[], list[dict[str, Any]]]
+) -> None:
+    key = world.agent("pm")
+    await world.settle()
+    world.spicedb.answers_lost = 1
+    world.kube.delete(key)
+    await world.settle_later(5)
+
+    assert world.kube.get(key) is None
+    assert [line["audit"] for line in audit()] == ["granted", "revoked"]
+
+
 # Crashes
 
 
