@@ -361,6 +361,45 @@ def test_the_manager_is_who_last_wrote_the_spec(
     assert read(body(metadata=metadata(managedFields=entries))).metadata.manager == manager
 
 
+def applied(annotation: str, spec: Any = None) -> dict[str, Any]:
+    """A grant as `kubectl apply` leaves it, with what was given to it in the annotation."""
+    name = "kubectl.kubernetes.io/last-applied-configuration"
+    return body(spec=spec or GRANT, metadata=metadata(annotations={name: annotation}))
+
+
+def typed(**spec: Any) -> str:
+    return json.dumps({"spec": GRANT | spec}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("field", ["validFrom", "validTo"])
+def test_a_null_that_apply_left_out_grants_nothing(field: str) -> None:
+    resource = read(applied(typed(**{field: None})))
+    assert resource.spec is None
+    assert resource.problem.startswith(f"spec.{field}: null was applied")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "spec"),
+    [
+        pytest.param(typed(), GRANT, id="no null"),
+        pytest.param(typed(reason=None), GRANT, id="a null that opens nothing"),
+        pytest.param(
+            typed(validTo=None), GRANT | {"validTo": "2027-02-01T00:00:00Z"}, id="mended since"
+        ),
+        pytest.param('{"spec":null}', GRANT, id="no spec"),
+        pytest.param('{"x":null', GRANT, id="no JSON"),
+        pytest.param("[1,:null]", GRANT, id="no JSON at all"),
+        pytest.param('[{"spec":null}]', GRANT, id="a list"),
+        pytest.param('{"spec":"x","y":null}', GRANT, id="text for a spec"),
+        pytest.param("", GRANT, id="empty"),
+    ],
+)
+def test_any_other_annotation_of_apply_changes_nothing(
+    annotation: str, spec: dict[str, Any]
+) -> None:
+    assert read(applied(annotation, spec)).problem == ""
+
+
 def test_deletion_and_finalizers_are_seen() -> None:
     fields = metadata(deletionTimestamp="2027-01-02T00:00:00Z", finalizers=["a/b", "c/d"])
     resource = read(body(metadata=fields))
