@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from memory_operator import audit, conditions
+from memory_operator import conditions
 from memory_operator.announce import Announcement, Announcer, transitions
-from memory_operator.api import Kind, Metadata, Model, ObjectKey, Resource, Status, read
-from memory_operator.conditions import ACTIVE, READY, Finding
+from memory_operator.api import Metadata, Model, ObjectKey, Resource, Status, read
+from memory_operator.audit import Trail
+from memory_operator.conditions import Finding
 from memory_operator.desired import ABSENT, Verdict, decide, filters_for
 from memory_operator.errors import (
     ConflictError,
@@ -34,6 +35,7 @@ from memory_operator.metrics import DRIFT_REPAIRS, QUEUE, RECONCILE_DURATION, RE
 from memory_operator.names import FINALIZER
 from memory_operator.relationships import Changes, Relationship, plan
 from memory_operator.spicedb import MAX_UPDATES, SpiceDB
+from memory_operator.status import Server, status_of
 from memory_operator.workqueue import WorkQueue
 
 BATCH = 100
@@ -51,7 +53,7 @@ class _Work:
 
     key: ObjectKey
     resource: Resource[Model] | None
-    verdict: Verdict
+    verdict: Verdict = ABSENT
     before: frozenset[Relationship] = frozenset()
     current: frozenset[Relationship] = frozenset()
     claimed: bool = False
@@ -64,15 +66,6 @@ class _Work:
     @property
     def metadata(self) -> Metadata | None:
         return self.resource.metadata if self.resource else None
-
-
-@dataclass(slots=True)
-class Server:
-    """What is known of the SpiceDB server as a whole."""
-
-    schema_problem: str = ""
-    outdated_version: str = ""
-    reachable: bool = False
 
 
 @dataclass(slots=True)
@@ -94,8 +87,7 @@ class Reconciler:
     last_progress: float = field(default_factory=time.monotonic)
     _settled: dict[ObjectKey, tuple[Any, ...]] = field(default_factory=dict)
     _failures: dict[ObjectKey, int] = field(default_factory=dict)
-    _noted: dict[ObjectKey, tuple[str, int, frozenset[str]]] = field(default_factory=dict)
-    """Audit lines that this process has written for a resource's uid and generation."""
+    _trail: Trail = field(default_factory=Trail)
 
     def observe(self, body: dict[str, Any], *, gone: bool = False) -> None:
         """Take in what the API server says of an object, and ask for what it touches.
@@ -126,7 +118,7 @@ class Reconciler:
         One that is as it should be is done, without a further read or any write.
         """
         resource, now = self.inventory.get(key), self.clock()
-        verdict = decide(key, self.inventory, self.ids, self.own_namespace, now)
+        verdict = self._decide(key)
         # While it is worked on, the rows that were read say nothing any more.
         if (
             self.queue.is_busy(key)
@@ -136,7 +128,7 @@ class Reconciler:
                 and (
                     resource.metadata.deleting
                     or self._unclaimed(resource, verdict)
-                    or self._status(resource, verdict, None, "") != resource.status
+                    or status_of(resource, verdict, self.server, now) != resource.status
                 )
             )
         ):
@@ -161,8 +153,10 @@ class Reconciler:
             self.last_progress = time.monotonic()
 
     async def _reconcile(self, keys: Sequence[ObjectKey]) -> None:
-        works = [self._begin(key) for key in keys]
+        works = [_Work(key, self.inventory.get(key)) for key in keys]
         try:
+            for work in works:
+                work.verdict = self._decide(work.key)
             await asyncio.gather(*(self._claim(work) for work in works))
             await self._converge([work for work in works if not work.retry])
             await asyncio.gather(*(self._finish(work) for work in works))
@@ -174,9 +168,8 @@ class Reconciler:
         for work in works:
             self._release(work)
 
-    def _begin(self, key: ObjectKey) -> _Work:
-        verdict = decide(key, self.inventory, self.ids, self.own_namespace, self.clock())
-        return _Work(key, self.inventory.get(key), verdict)
+    def _decide(self, key: ObjectKey) -> Verdict:
+        return decide(key, self.inventory, self.ids, self.own_namespace, self.clock())
 
     def _unclaimed(self, resource: Resource[Model], verdict: Verdict) -> bool:
         return bool(verdict.desired.required) and FINALIZER not in resource.metadata.finalizers
@@ -220,13 +213,26 @@ class Reconciler:
         else:
             self.server.reachable = True
         for work in works:
-            self._record(work)
+            self._tell(work)
+
+    def _tell(self, work: _Work) -> None:
+        repaired = self._trail.change(
+            work.key,
+            work.resource,
+            work.verdict.desired,
+            before=work.before,
+            after=work.current,
+            zed_token=work.zed_token,
+            failed=work.problem is not None,
+        )
+        if repaired:
+            DRIFT_REPAIRS.labels(work.key.kind.value).inc()
 
     def _changes(self, work: _Work) -> Changes:
         changes = plan(work.current, work.verdict.desired)
         if self.server.schema_problem:
             # Under a schema that is not ours nothing is granted, but what is to go still goes.
-            changes = changes.removals()
+            changes = changes.removals(work.current)
         # One resource needs few rows; only others can have added so many that they need more rounds.
         return changes if len(changes) <= MAX_UPDATES else changes.first(MAX_UPDATES)
 
@@ -259,53 +265,6 @@ class Reconciler:
         await self._write(works[:half])
         await self._write(works[half:])
 
-    def _record(self, work: _Work) -> None:
-        """Write the audit line of a change; also of one after which a process was killed.
-
-        Such a change is in SpiceDB and not in the status. Its line shows the same before and after.
-        """
-        if not work.zed_token and not self._left_unrecorded(work):
-            return
-        action: audit.Action = "changed"
-        if not work.verdict.desired.required:
-            action = "revoked"
-        elif work.resource and _was_ready(work.resource):
-            action = "repaired"
-            DRIFT_REPAIRS.labels(work.key.kind.value).inc()
-        elif not work.before or not work.zed_token:
-            action = "granted"
-        if work.resource:
-            self._is_first(work.resource, "revoked" if action == "revoked" else "granted")
-        audit.record(
-            action,
-            work.key,
-            work.metadata,
-            before=work.before,
-            after=work.current,
-            zed_token=work.zed_token,
-        )
-
-    def _left_unrecorded(self, work: _Work) -> bool:
-        resource = work.resource
-        if resource and _was_ready(resource) and not resource.metadata.deleting:
-            # It had its line before it was Ready, and needs no other one after an outage.
-            self._is_first(resource, "granted")
-            return False
-        if resource is None or work.problem or plan(work.current, work.verdict.desired):
-            return False
-        if resource.metadata.deleting:
-            claimed = FINALIZER in resource.metadata.finalizers
-            return claimed and self._is_first(resource, "revoked")
-        return bool(work.verdict.desired.required) and self._is_first(resource, "granted")
-
-    def _is_first(self, resource: Resource[Model], action: str) -> bool:
-        """Say whether no such line was written for this state of the resource, and note it."""
-        uid, generation = resource.metadata.uid, resource.metadata.generation
-        noted = self._noted.get(resource.key)
-        seen = noted[2] if noted and noted[:2] == (uid, generation) else frozenset()
-        self._noted[resource.key] = (uid, generation, seen | {action})
-        return action not in seen
-
     async def _finish(self, work: _Work) -> None:
         """Write the status, or let go of an object whose relationships are gone."""
         resource = work.resource
@@ -331,11 +290,13 @@ class Reconciler:
             )
 
     async def _report(self, work: _Work, resource: Resource[Model]) -> None:
-        status = self._status(resource, work.verdict, work.problem, work.zed_token)
+        status = status_of(
+            resource, work.verdict, self.server, self.clock(), work.problem, work.zed_token
+        )
         if status == resource.status:
             return
         if not work.zed_token:  # else an edit did it, and has its line
-            self._record_time(resource, status)
+            self._trail.time(resource, status)
         before = resource.status.model_dump(by_alias=True, exclude_none=True, mode="json")
         after = status.model_dump(by_alias=True, exclude_none=True, mode="json")
         gone = dict.fromkeys(before.keys() - after.keys())
@@ -344,36 +305,6 @@ class Reconciler:
         )
         work.resource = self._take_in(body)
         self._announce(resource, status)  # not before: a patch that is tried again turns nothing
-
-    def _status(
-        self, resource: Resource[Model], verdict: Verdict, problem: Finding | None, zed_token: str
-    ) -> Status:
-        """Say what the status should be, given what happened."""
-        server = self.server
-        if not problem and server.schema_problem:
-            problem = conditions.schema_refused(server.schema_problem)
-        findings = [verdict.refusal or problem or conditions.ready(), *verdict.findings]
-        if resource.key.kind is Kind.ACCESS_GRANT and server.outdated_version:
-            findings.append(conditions.spicedb_outdated(server.outdated_version))
-        generation = resource.metadata.generation
-        return type(resource.status)(
-            observedGeneration=generation,
-            zedToken=zed_token or resource.status.zed_token,
-            conditions=conditions.merge(
-                resource.status.conditions, findings, generation=generation, now=self.clock()
-            ),
-            **dict(verdict.status),
-        )
-
-    def _record_time(self, resource: Resource[Model], status: Status) -> None:
-        """Write an audit line of what time did, before the status says it: rather twice than not."""
-        before, after = resource.status.condition(ACTIVE), status.condition(ACTIVE)
-        if before is None or after is None or before.reason == after.reason:
-            return
-        if after.reason == "Active" and self._is_first(resource, "opened"):
-            audit.record("opened", resource.key, resource.metadata)
-        if after.reason == "Expired" and self._is_first(resource, "ended"):
-            audit.record("ended", resource.key, resource.metadata)
 
     def _announce(self, resource: Resource[Model], status: Status) -> None:
         for event in transitions(resource.status.conditions, status.conditions):
@@ -419,7 +350,7 @@ class Reconciler:
             self._settled[key] = _fingerprint(work.resource)
         else:
             self._settled.pop(key, None)
-            self._noted.pop(key, None)
+            self._trail.forget(key)
         self.queue.done(key, again_at)
         self._ask_unless_settled(key)
 
@@ -436,16 +367,6 @@ class Reconciler:
     def _ask(self, keys: Iterable[ObjectKey]) -> None:
         for key in keys:
             self.queue.add(key)
-
-
-def _was_ready(resource: Resource[Model]) -> bool:
-    """Whether SpiceDB once held what this very spec says: a difference is drift, not an edit."""
-    ready = resource.status.condition(READY)
-    return bool(
-        ready
-        and ready.status == "True"
-        and ready.observed_generation == resource.metadata.generation
-    )
 
 
 def _essence(resource: Resource[Model] | None) -> tuple[Any, ...]:

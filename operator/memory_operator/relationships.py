@@ -110,9 +110,10 @@ class Changes:
         touch = sorted(self.touch, key=str)[: limit - len(delete)]
         return Changes(frozenset(touch), frozenset(delete))
 
-    def removals(self) -> "Changes":
-        """Only what takes access away."""
-        return Changes(delete=self.delete)
+    def removals(self, current: AbstractSet[Relationship]) -> "Changes":
+        """Only what takes access away: a row that would be replaced goes without a successor."""
+        replaced = {relationship.row for relationship in self.touch}
+        return Changes(delete=self.delete.union(item for item in current if item.row in replaced))
 
 
 def plan(current: AbstractSet[Relationship], desired: Desired) -> Changes:

@@ -84,7 +84,15 @@ def test_a_plan_is_no_larger_than_the_difference(
 
 @given(row_sets, desires())
 def test_removals_grant_nothing(current: frozenset[Relationship], desired: Desired) -> None:
-    assert plan(current, desired).removals().applied_to(current) <= current
+    assert plan(current, desired).removals(current).applied_to(current) <= current
+
+
+@given(row_sets, desires())
+def test_removals_leave_nothing_that_is_not_wanted_as_it_stands(
+    current: frozenset[Relationship], desired: Desired
+) -> None:
+    left = plan(current, desired).removals(current).applied_to(current)
+    assert left <= desired.required | desired.tolerated
 
 
 @given(row_sets, desires(), st.integers(1, 5))
