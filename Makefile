@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PROVIDER ?= auto
+ROUNDS ?= 20
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
@@ -89,7 +90,7 @@ soak: setup ## One hour's worth of changes, with the operator's memory
 
 chaos: setup ## Kill and cut things at random moments for a long time
 	@$(BIN)/python -m tests.cluster build --provider $(PROVIDER)
-	@$(PYTEST) --provider $(PROVIDER) --chaos tests/integration/test_faults.py
+	@$(PYTEST) --provider $(PROVIDER) --chaos=$(ROUNDS) tests/integration/test_faults.py
 
 clean: down ## Remove the cluster and the virtual environment; keep the build cache
 	@rm -rf .venv dist
